@@ -1,0 +1,72 @@
+"""The one decorator for compiled code, and where its machine code is kept.
+
+Numba caches compiled functions on disk, but decides whether an entry is stale from the
+file that *defines* the function alone: an edit to a callee in another module goes
+unnoticed. The cache folder is therefore named by a digest of every source file that can
+hold compiled code, so any edit starts a fresh folder.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import config as numba_config
+
+_PACKAGE = Path(__file__).parent
+_COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py")
+
+
+def sources_digest(package: Path = _PACKAGE) -> str:
+    """16 hex digits over the names and contents of all sources that hold compiled code."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for pattern in _COMPILED_SOURCES:
+        for path in sorted(package.glob(pattern)):
+            digest.update(f"{path.relative_to(package)}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_home() -> Path:
+    if "KVSIM_CACHE_DIR" in os.environ:
+        return Path(os.environ["KVSIM_CACHE_DIR"])
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "kvsim"
+
+
+def _writable_folder(name: str) -> Path:
+    """The cache folder, or one below the temporary folder where home is read-only."""
+    fallback = Path(tempfile.gettempdir()) / f"kvsim-cache-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    for home in (_cache_home(), fallback):
+        folder = home / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="kvsim-cache-"))
+
+
+CACHE_FOLDER = _writable_folder(sources_digest())
+
+
+def is_warm() -> bool:
+    """Whether compiled code of the present sources is already on disk."""
+    return numba_config.DISABLE_JIT or next(CACHE_FOLDER.rglob("*.nbc"), None) is not None
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile with numba; the machine code is cached in `CACHE_FOLDER`.
+
+    With ``NUMBA_DISABLE_JIT=1`` the function comes back unchanged and runs as Python.
+    """
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
+    try:
+        return numba.njit(cache=True, error_model="numpy", nogil=True)(function)
+    finally:
+        numba_config.CACHE_DIR = before
