@@ -26,6 +26,9 @@ class VllmRules:
     fit_check_first_group_only: the start-up check measures the first group's need alone.
     cuda_graph_memory_counted: the CUDA-graph estimate is taken off the KV budget.
     override_before_fit_check: ``num_gpu_blocks_override`` also replaces the memory that is checked.
+    uniform_groups_projected: with unequal heads in one group, a pipeline stage counts its own layers;
+        else every stage counts those of the whole model.
+    kv_tensor_has_kv_axis: a layer's tensor has an outermost axis for K and V (FlashAttention's shape).
     """
 
     version: str
@@ -38,6 +41,8 @@ class VllmRules:
     fit_check_first_group_only: bool
     cuda_graph_memory_counted: bool
     override_before_fit_check: bool
+    uniform_groups_projected: bool
+    kv_tensor_has_kv_axis: bool
 
 
 _RELEASES = {
@@ -52,6 +57,32 @@ _RELEASES = {
         fit_check_first_group_only=False,
         cuda_graph_memory_counted=True,
         override_before_fit_check=True,
+        unhashed_blocks_freed_to_front=True,
+        tagged_extra_keys=True,
+        last_image_keys_output_blocks=False,
+        lookahead_block_hashes=True,
+        concatenated_coarse_hashes=False,
+        fixed_root_seed=True,
+        events_carry_group=True,
+        stats_at_admission=True,
+        full_sequence_gate=True,
+        watermark=True,
+        lookahead_slots_at_admission=True,
+        frees_behind_processed_tokens=True,
+        sparse_window_retention=True,
+        aligned_hybrid_caching=True,
+        lone_request_ignores_prefill_threshold=True,
+        self_preemption_continues=True,
+        loras_of_all_running=True,
+        blocked_encoder_input_is_skipped=True,
+        pads_drafts_at_admission=True,
+        caches_accepted_tokens_in_update=True,
+        stale_output_accounting=True,
+        encoder_released_after_output=True,
+        encoder_reference_per_input=True,
+        empty_batches_wait=True,
+        uniform_groups_projected=True,
+        kv_tensor_has_kv_axis=False,
     ),
     "0.16": VllmRules(
         version="0.16",
@@ -64,6 +95,32 @@ _RELEASES = {
         fit_check_first_group_only=True,
         cuda_graph_memory_counted=False,
         override_before_fit_check=False,
+        unhashed_blocks_freed_to_front=False,
+        tagged_extra_keys=False,
+        last_image_keys_output_blocks=True,
+        lookahead_block_hashes=False,
+        concatenated_coarse_hashes=True,
+        fixed_root_seed=False,
+        events_carry_group=False,
+        stats_at_admission=False,
+        full_sequence_gate=False,
+        watermark=False,
+        lookahead_slots_at_admission=False,
+        frees_behind_processed_tokens=False,
+        sparse_window_retention=False,
+        aligned_hybrid_caching=False,
+        lone_request_ignores_prefill_threshold=False,
+        self_preemption_continues=False,
+        loras_of_all_running=False,
+        blocked_encoder_input_is_skipped=False,
+        pads_drafts_at_admission=False,
+        caches_accepted_tokens_in_update=False,
+        stale_output_accounting=False,
+        encoder_released_after_output=False,
+        encoder_reference_per_input=False,
+        empty_batches_wait=False,
+        uniform_groups_projected=False,
+        kv_tensor_has_kv_axis=True,
     ),
 }
 
