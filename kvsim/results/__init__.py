@@ -1,0 +1,26 @@
+"""Flat records of a run, the summary computed from them, and the folder that holds both."""
+
+from kvsim.results.columns import ABORTED, COLUMNS, FINISH_REASONS, FINISHED, REFUSED, UNFINISHED, Column
+from kvsim.results.log import MemorySink, RequestLog, Sink
+from kvsim.results.result import RunResult
+from kvsim.results.store import ParquetSink, ResultsError, folder_name, replacing
+from kvsim.results.summary import summarize
+
+__all__ = [
+    "ABORTED",
+    "COLUMNS",
+    "FINISHED",
+    "FINISH_REASONS",
+    "REFUSED",
+    "UNFINISHED",
+    "Column",
+    "MemorySink",
+    "ParquetSink",
+    "RequestLog",
+    "ResultsError",
+    "RunResult",
+    "Sink",
+    "folder_name",
+    "replacing",
+    "summarize",
+]

@@ -1,0 +1,38 @@
+"""kvsim: vLLM's KV cache and scheduler, simulated.
+
+>>> import kvsim
+>>> result = kvsim.load_scenario("scenarios/quickstart.yaml").run()  # doctest: +SKIP
+>>> result.requests, result.summary  # DataFrames  # doctest: +SKIP
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsim.results import RunResult
+    from kvsim.scenario import Scenario, load_scenario
+
+    __version__: str
+
+__all__ = ["RunResult", "Scenario", "__version__", "load_scenario"]
+
+_HOMES = {"RunResult": "kvsim.results", "Scenario": "kvsim.scenario", "load_scenario": "kvsim.scenario"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: ``import kvsim`` alone loads nothing heavy."""
+    import importlib
+
+    if name == "__version__":
+        return _version()
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kvsim")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0+unknown"

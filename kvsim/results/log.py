@@ -1,0 +1,126 @@
+"""Rows are written where requests arrive and leave for good once all before them have ended.
+
+Memory holds only the chunks that still have a live request, so a run of millions needs no
+more than its busiest stretch; the sink gets rows in arrival order whatever the order of ends.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kvsim.results.columns import REFUSED, new_rows, to_table
+
+CHUNK_ROWS = 65_536
+
+
+class Sink(Protocol):
+    """Where finished chunks go."""
+
+    def write(self, table: pa.Table) -> None: ...
+
+    def read(self, columns: list[str] | None = None) -> pa.Table: ...
+
+
+class MemorySink:
+    """Keeps the tables; about 150 bytes a request."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+
+    def write(self, table: pa.Table) -> None:
+        self._tables.append(table)
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        table = pa.concat_tables(self._tables)
+        return table.select(columns) if columns is not None else table
+
+
+class _Chunk:
+    def __init__(self, size: int) -> None:
+        self.rows = new_rows(size)
+        self.request_ids: list[str] = []
+        self.refusals: dict[int, str] = {}
+        self.num_live = 0
+
+
+class RequestLog:
+    """One row per request, numbered by arrival: 0, 1, 2, ..."""
+
+    def __init__(self, sink: Sink, chunk_rows: int = CHUNK_ROWS) -> None:
+        self.sink = sink
+        self.num_arrived = 0
+        self.num_ended = 0
+        self._chunk_rows = chunk_rows
+        self._chunks: dict[int, _Chunk] = {}
+        self._next_chunk = 0
+
+    def arrive(self, request_id: str, arrival_time: float, num_prompt_tokens: int) -> int:
+        """Open a row; returns the request's number."""
+        number = self.num_arrived
+        self.num_arrived += 1
+        index, at = divmod(number, self._chunk_rows)
+        if at == 0:
+            self._chunks[index] = _Chunk(self._chunk_rows)
+        chunk = self._chunks[index]
+        chunk.request_ids.append(request_id)
+        chunk.num_live += 1
+        chunk.rows["arrival_time"][at] = arrival_time
+        chunk.rows["num_prompt_tokens"][at] = num_prompt_tokens
+        return number
+
+    def refuse(self, number: int, reason: str) -> None:
+        """End a request that can never fit."""
+        index, at = divmod(number, self._chunk_rows)
+        chunk = self._chunks[index]
+        chunk.rows["status"][at] = REFUSED
+        chunk.refusals[at] = reason
+        self._ended(chunk, 1)
+
+    def end(self, numbers: NDArray[np.int64], rows: NDArray[np.void]) -> None:
+        """End requests that ran; `rows` has fields of `columns.ROW`, ``status`` among them."""
+        for chunk, select, at in self._places(numbers):
+            _copy_fields(chunk.rows, at, rows[select])
+            self._ended(chunk, len(at))
+
+    def update(self, numbers: NDArray[np.int64], rows: NDArray[np.void]) -> None:
+        """Note what is known of requests that have not ended; `rows` as in `end`."""
+        for chunk, select, at in self._places(numbers):
+            _copy_fields(chunk.rows, at, rows[select])
+
+    def close(self) -> None:
+        """Hand over every row left; those without an end are *unfinished*."""
+        for chunk in self._chunks.values():
+            chunk.num_live = 0
+        self._flush(keep_partial=False)
+        if self.num_arrived == 0:
+            self.sink.write(to_table(new_rows(0), [], {}))
+
+    def _places(self, numbers: NDArray[np.int64]) -> Iterator[tuple[_Chunk, NDArray, NDArray]]:
+        """The chunk, the positions in `numbers`, and the rows of the chunk they stand for."""
+        index, at = np.divmod(numbers, self._chunk_rows)
+        for i in np.unique(index):
+            select = np.flatnonzero(index == i)
+            yield self._chunks[int(i)], select, at[select]
+
+    def _ended(self, chunk: _Chunk, count: int) -> None:
+        chunk.num_live -= count
+        self.num_ended += count
+        if chunk.num_live == 0:
+            self._flush(keep_partial=True)
+
+    def _flush(self, keep_partial: bool) -> None:
+        while (chunk := self._chunks.get(self._next_chunk)) is not None and chunk.num_live == 0:
+            count = len(chunk.request_ids)
+            if keep_partial and count < self._chunk_rows:
+                return
+            self.sink.write(to_table(chunk.rows[:count], chunk.request_ids, chunk.refusals))
+            del self._chunks[self._next_chunk]
+            self._next_chunk += 1
+
+
+def _copy_fields(target: NDArray[np.void], at: NDArray, source: NDArray[np.void]) -> None:
+    for name in source.dtype.names or ():
+        target[name][at] = source[name]

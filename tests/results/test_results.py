@@ -1,0 +1,228 @@
+"""Rows, summary and the results folder."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from kvsim.results import (
+    COLUMNS,
+    FINISHED,
+    MemorySink,
+    ParquetSink,
+    RequestLog,
+    ResultsError,
+    RunResult,
+    folder_name,
+    replacing,
+    summarize,
+)
+from kvsim.results.columns import ROW, new_rows
+from kvsim.results.summary import distribution, refusal_kind
+
+HEAD = {
+    "name": "tiny",
+    "scenario_hash": "0123456789abcdef",
+    "seed": 0,
+    "vllm_version": "0.33",
+    "model": "some-model",
+    "gpu": "some-gpu",
+    "simulated_seconds": 8.0,
+    "capacity": {
+        "num_gpu_blocks": 100,
+        "kv_cache_bytes": 3 * 2**30,
+        "lines": ["GPU KV cache size: 1,584 tokens"],
+    },
+}
+STATS = {
+    "prefix_cache_queries": 200,
+    "prefix_cache_hits": 50,
+    "prompt_tokens": 200,
+    "generation_tokens": 24,
+    "num_preemptions": 1,
+    "evictions": 7,
+    "steps": 30,
+    "kv_cache_usage_perc": {"mean": 0.25, "peak": 0.5},
+}
+
+
+def finished_rows(
+    arrival: list[float], first: list[float], finish: list[float], tokens: list[int]
+) -> np.ndarray:
+    rows = new_rows(len(arrival))
+    rows["arrival_time"], rows["first_token_time"], rows["finish_time"] = arrival, first, finish
+    rows["first_scheduled_time"] = arrival
+    rows["num_output_tokens"] = tokens
+    rows["num_prompt_tokens"] = 50
+    rows["status"], rows["finish_reason"], rows["instance"] = FINISHED, 2, 0
+    return rows
+
+
+def fill(sink, chunk_rows: int = 3) -> RequestLog:
+    """Seven requests: 0-4 finish in reverse order, 5 is refused, 6 never ends."""
+    log = RequestLog(sink, chunk_rows)
+    for i in range(7):
+        assert log.arrive(f"r{i}", float(i), 50) == i
+    rows = finished_rows([4, 3, 2, 1, 0], [5, 4, 3, 2, 1], [8, 7, 6, 5, 1], [4, 4, 4, 4, 1])
+    log.refuse(5, "prompt of 9,000 tokens is longer than max_model_len 4096")
+    log.end(np.array([4, 3, 2, 1, 0]), rows)
+    log.close()
+    return log
+
+
+def result() -> RunResult:
+    sink = MemorySink()
+    fill(sink)
+    return RunResult("name: tiny\n", summarize(HEAD, STATS, sink), sink)
+
+
+def test_every_request_has_one_row_in_order_of_arrival() -> None:
+    frame = result().requests
+    assert list(frame.columns) == [column.name for column in COLUMNS]
+    assert list(frame.request_id) == [f"r{i}" for i in range(7)]
+    assert list(frame.status) == ["finished"] * 5 + ["refused", "unfinished"]
+    assert frame.reason[0] == "length"
+    assert "4096" in frame.reason[5]
+    assert list(frame.ttft[:5]) == [1.0] * 5
+    assert list(frame.tpot[1:5]) == [1.0] * 4
+    assert frame.tpot.isna()[0]  # a single token has no time per further token
+    assert frame.loc[5:, ["first_scheduled_time", "ttft", "e2e"]].isna().all(axis=None)
+
+
+def test_chunks_leave_memory_as_soon_as_all_before_them_have_ended() -> None:
+    written: list[int] = []
+
+    class Counting(MemorySink):
+        def write(self, table) -> None:
+            written.append(table.num_rows)
+            super().write(table)
+
+    log = RequestLog(Counting(), chunk_rows=2)
+    for i in range(5):
+        log.arrive(f"r{i}", float(i), 1)
+    rows = finished_rows([0.0] * 2, [1.0] * 2, [1.0] * 2, [1] * 2)
+    log.end(np.array([2, 3]), rows)
+    assert written == []
+    log.end(np.array([1, 0]), rows)
+    assert written == [2, 2]
+    log.close()
+    assert written == [2, 2, 1]
+
+
+def test_no_request_gives_an_empty_table_and_no_figures() -> None:
+    sink = MemorySink()
+    RequestLog(sink).close()
+    metrics = summarize(HEAD, STATS | {"prefix_cache_queries": 0}, sink)
+    assert metrics["requests"]["total"] == 0
+    assert metrics["prefix_cache_hit_rate"] is None
+    assert metrics["vllm:time_to_first_token_seconds"]["p99"] is None
+    assert "-" in repr(RunResult("", metrics, sink))
+
+
+def test_summary_counts_and_names_as_vllm_does() -> None:
+    metrics = result().metrics
+    assert metrics["requests"] == {"total": 7, "finished": 5, "refused": 1, "unfinished": 1, "aborted": 0}
+    assert metrics["refusals"] == {"prompt of N tokens is longer than max_model_len N": 1}
+    assert metrics["vllm:prefix_cache_hits"] == 50
+    assert metrics["prefix_cache_hit_rate"] == 0.25
+    assert metrics["generation_tokens_per_second"] == 3.0
+    assert metrics["evictions"] == 7
+    assert metrics["vllm:e2e_request_latency_seconds"]["mean"] == pytest.approx((4 + 4 + 4 + 4 + 1) / 5)
+    json.dumps(metrics, allow_nan=False)
+
+
+def test_percentiles_interpolate_linearly() -> None:
+    figures = distribution(np.append(np.arange(101.0), np.nan))
+    assert figures == {"count": 101, "mean": 50.0, "p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+
+
+def test_refusals_that_differ_in_numbers_only_are_one_kind() -> None:
+    assert refusal_kind("needs 1,201 blocks, pool has 99.") == "needs N blocks, pool has N."
+
+
+def test_what_people_see() -> None:
+    text = repr(result())
+    assert "GPU KV cache size: 1,584 tokens" in text
+    assert "25.0% of tokens (50 of 200)" in text
+    assert "3.00 GiB" in text
+    assert "1,000.0" in text  # milliseconds
+    assert "<table>" in result()._repr_html_()
+
+
+def test_summary_frame_has_counters_and_distributions() -> None:
+    frame = result().summary
+    assert frame.loc["vllm:prefix_cache_hits", "value"] == 50
+    assert frame.loc["requests.finished", "value"] == 5
+    assert frame.loc["vllm:time_to_first_token_seconds", "p50"] == 1.0
+
+
+def test_saved_results_are_read_back_equal(tmp_path: Path) -> None:
+    original = result()
+    loaded = RunResult.load(original.save(tmp_path / "deep" / "here"))
+    assert loaded.scenario == original.scenario
+    assert loaded.metrics == original.metrics
+    assert loaded.requests.equals(original.requests)
+    assert loaded.save(tmp_path / "deep" / "here").is_dir()  # onto itself
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["here"]
+
+
+def test_parquet_bytes_are_the_same_every_time_and_carry_no_environment(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path in paths:
+        sink = ParquetSink(path)
+        fill(sink)
+        sink.close()
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert b"pandas" not in pq.read_metadata(paths[0]).metadata.get(b"ARROW:schema", b"")
+
+
+def test_a_results_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "run-01234567"
+    with replacing(target) as folder:
+        (folder / "old").write_text("1")
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(target)
+    assert [path.name for path in target.iterdir()] == ["old"]
+    with replacing(target) as folder:
+        (folder / "new").write_text("3")
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def _interrupted(target: Path) -> None:
+    with replacing(target) as folder:
+        (folder / "half").write_text("2")
+        raise KeyboardInterrupt
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ResultsError, match=r"cannot write results to .*file"), replacing(target):
+            pass
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="is not a results folder"):
+        RunResult.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("quickstart", "quickstart"),
+        ("../../etc", "etc"),
+        ("a b/c", "a-b-c"),
+        ("...", "run"),
+        ("ü" * 3, "run"),
+    ],
+)
+def test_folder_names_stay_inside_the_results_folder(name: str, folder: str) -> None:
+    assert folder_name(name, "0123456789abcdef") == f"{folder}-01234567"
+
+
+def test_rows_know_their_columns() -> None:
+    names = {column.name for column in COLUMNS}
+    assert set(ROW.names or ()) - {"finish_reason"} <= names
