@@ -41,6 +41,30 @@ class VllmRules:
     fit_check_first_group_only: bool
     cuda_graph_memory_counted: bool
     override_before_fit_check: bool
+    unhashed_blocks_freed_to_front: bool
+    tagged_extra_keys: bool
+    last_image_keys_output_blocks: bool
+    lookahead_block_hashes: bool
+    concatenated_coarse_hashes: bool
+    fixed_root_seed: bool
+    events_carry_group: bool
+    stats_at_admission: bool
+    full_sequence_gate: bool
+    watermark: bool
+    lookahead_slots_at_admission: bool
+    frees_behind_processed_tokens: bool
+    sparse_window_retention: bool
+    aligned_hybrid_caching: bool
+    lone_request_ignores_prefill_threshold: bool
+    self_preemption_continues: bool
+    loras_of_all_running: bool
+    blocked_encoder_input_is_skipped: bool
+    pads_drafts_at_admission: bool
+    caches_accepted_tokens_in_update: bool
+    stale_output_accounting: bool
+    encoder_released_after_output: bool
+    encoder_reference_per_input: bool
+    empty_batches_wait: bool
     uniform_groups_projected: bool
     kv_tensor_has_kv_axis: bool
 

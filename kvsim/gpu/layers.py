@@ -1,0 +1,136 @@
+"""A model's attention layers as vLLM's KV cache specs, on one GPU of a tensor and pipeline split."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvsim.errors import KvsimError
+from kvsim.gpu.kv_cache_spec import Kind, KVCacheSpec
+from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
+
+# `fp8_ds_mla` keeps 512 fp8 values, 4 scales and 64 16-bit rope values per token (v1/kv_cache_interface.py).
+_FP8_DS_MLA_BYTES = 656
+# The sparse indexer keeps its fp8 key and one 4-byte scale per token and layer.
+_INDEXER_SCALE_BYTES = 4
+
+
+class ParallelOptions(Protocol):
+    """The flags that decide what one GPU holds of a layer."""
+
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def kv_cache_dtype(self) -> str: ...
+    @property
+    def tensor_parallel_size(self) -> int: ...
+    @property
+    def decode_context_parallel_size(self) -> int: ...
+
+
+def kv_dtype_bytes(kv_cache_dtype: str, model_dtype: str) -> int:
+    """Bytes of one cached value for --kv-cache-dtype; "auto" is the model's own type."""
+    name = model_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+    if name in DTYPE_BYTES:
+        return DTYPE_BYTES[name]
+    if name in ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"):
+        return 1
+    key = "dtype of the model" if kv_cache_dtype == "auto" else "kv_cache_dtype"
+    raise KvsimError(f"{key}: {name!r} is not modelled; use auto, bfloat16, float16, float32 or fp8")
+
+
+def kv_heads_per_gpu(num_kv_heads: int, tensor_parallel_size: int) -> int:
+    """KV heads that one rank holds: never below one, so beyond that heads are copied."""
+    return max(1, num_kv_heads // tensor_parallel_size)
+
+
+def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVCacheSpec]:
+    """Every cached layer of the model, in order, as one tensor-parallel rank holds it.
+
+    Raises KvsimError for splits that vLLM refuses and for layers that are not modelled (linear attention).
+    """
+    _check_split(model, options)
+    size = kv_dtype_bytes(options.kv_cache_dtype, model.dtype)
+    cached = model.num_hidden_layers - model.num_kv_shared_layers
+    layers: dict[str, KVCacheSpec] = {}
+    for i, kind in enumerate(model.layer_types[:cached]):
+        if kind == "linear":
+            raise KvsimError(
+                f"{model.name}: layer {i} is linear attention, whose state cache is not modelled"
+            )
+        layers[f"layers.{i}.attn"] = (
+            _mla(model, options, size) if model.is_mla else _attention(model, options, kind, size)
+        )
+        if model.index_head_dim:
+            head = model.index_head_dim + _INDEXER_SCALE_BYTES
+            layers[f"layers.{i}.indexer"] = KVCacheSpec("mla", options.block_size, 1, head, 1)
+    return layers
+
+
+def _mla(model: ModelSpec, options: ParallelOptions, size: int) -> KVCacheSpec:
+    """One latent vector per token, the same on every tensor-parallel rank."""
+    latent = model.kv_lora_rank + model.qk_rope_head_dim
+    head = _FP8_DS_MLA_BYTES if options.kv_cache_dtype == "fp8_ds_mla" else latent
+    return KVCacheSpec("mla", options.block_size, 1, head, size)
+
+
+def _attention(model: ModelSpec, options: ParallelOptions, kind: str, size: int) -> KVCacheSpec:
+    heads, head, head_v = model.num_key_value_heads, model.head_dim, model.v_head_dim
+    if kind == "full" and model.global_head_dim:
+        heads = model.global_num_key_value_heads or heads
+        head = head_v = model.global_head_dim
+    per_gpu = kv_heads_per_gpu(heads, options.tensor_parallel_size)
+    if kind == "full":
+        return KVCacheSpec("full", options.block_size, per_gpu, head, size, head_v)
+    window_kind: Kind = "sliding_window" if kind == "sliding" else "chunked_local"
+    return KVCacheSpec(window_kind, options.block_size, per_gpu, head, size, head_v, model.sliding_window)
+
+
+def _check_split(model: ModelSpec, options: ParallelOptions) -> None:
+    """`ModelConfig.verify_with_parallel_config` and the parallel config's own check."""
+    tp, dcp = options.tensor_parallel_size, options.decode_context_parallel_size
+    if not model.is_mla and not (model.num_key_value_heads and model.head_dim):
+        raise KvsimError(f"{model.name}: num_key_value_heads and head_dim (or kv_lora_rank) are needed")
+    if model.num_attention_heads % tp:
+        raise KvsimError(
+            f"Total number of attention heads ({model.num_attention_heads}) must be divisible by tensor "
+            f"parallel size ({tp})."
+        )
+    if tp % dcp:
+        raise KvsimError(f"tp_size={tp} must be divisible by dcp_size={dcp}.")
+    if dcp > 1 and not model.is_mla:
+        _check_dcp_heads(model.num_key_value_heads, tp, dcp)
+    if dcp > 1 and {"sliding", "chunked"} & set(model.layer_types):
+        raise KvsimError("decode_context_parallel_size: sliding-window layers do not support it")
+
+
+def _check_dcp_heads(kv_heads: int, tp: int, dcp: int) -> None:
+    most = tp // kv_heads
+    if tp <= kv_heads or dcp > most:
+        raise KvsimError(
+            f"decode_context_parallel_size: {dcp} is more than tensor_parallel_size {tp} // {kv_heads} KV "
+            f"heads allows ({most}); GQA needs a tensor parallel size above the number of KV heads"
+        )
+
+
+def layers_per_stage(num_layers: int, stages: int) -> list[int]:
+    """vLLM's split (`get_pp_indices`): what is left over goes to the stages before the last."""
+    if num_layers < stages:
+        raise KvsimError(f"pipeline_parallel_size: {stages} stages for {num_layers} layers")
+    counts = [num_layers // stages] * stages
+    for i in range(2, num_layers % stages + 2):
+        counts[-i] += 1
+    return counts
+
+
+def pipeline_stages(
+    layers: dict[str, KVCacheSpec], num_layers: int, size: int, counts: Sequence[int] | None = None
+) -> list[dict[str, KVCacheSpec]]:
+    """Deal the layers out to pipeline stages, `counts` layers each or vLLM's own split."""
+    counts = list(counts) if counts is not None else layers_per_stage(num_layers, size)
+    if sum(counts) != num_layers or min(counts) < 1:
+        raise KvsimError(f"stages: {counts} do not add up to the model's {num_layers} layers")
+    stages, first = [], 0
+    for count in counts:
+        names = {f"layers.{i}" for i in range(first, first + count)}
+        stages.append({n: spec for n, spec in layers.items() if n.rpartition(".")[0] in names})
+        first += count
+    return stages

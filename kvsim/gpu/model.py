@@ -1,0 +1,342 @@
+"""Shape facts of a model, read from a Hugging Face ``config.json`` in whatever dialect it is written.
+
+The catalog keeps its rows in the same form, so there is one reader for all models.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvsim.errors import KvsimError
+
+Config = Mapping[str, Any]
+
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
+
+# Bytes of one weight of a quantised linear layer, scales included; embeddings and head stay 16-bit.
+QUANT_BYTES = {"fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125, "int4": 0.519}
+
+_LAYER_KINDS = {
+    "full_attention": "full",
+    "attention": "full",
+    "sliding_attention": "sliding",
+    "chunked_attention": "chunked",
+    "linear_attention": "linear",
+    "mamba": "linear",
+}
+
+
+@dataclass(frozen=True)
+class VisionSpec:
+    """Vision encoder facts. Sizes in pixels are of one patch side; pixel limits are areas of an image.
+
+    One language token stands for spatial_merge_size^2 patches.
+    """
+
+    depth: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    spatial_merge_size: int
+    temporal_patch_size: int
+    out_hidden_size: int
+    gated_mlp: bool
+    min_pixels: int | None
+    max_pixels: int | None
+
+    @property
+    def pixels_per_token_side(self) -> int:
+        return self.patch_size * self.spatial_merge_size
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the blocks and the merger; biases, norms and deepstack mergers are left out."""
+        mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
+        merged = self.hidden_size * self.spatial_merge_size**2
+        return self.depth * (4 * self.hidden_size**2 + mlp) + merged * (merged + self.out_hidden_size)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Shape of one model; 0 or None where a fact is absent. See `from_config` for the sources of fields.
+
+    layer_types: one of "full", "sliding", "chunked", "linear" per layer.
+    dtype: of weights and, unless --kv-cache-dtype says otherwise, of the KV cache.
+    quantization: of the linear layers ("fp8", "nvfp4", "mxfp4", "int4", "int8") or None.
+    num_moe_layers: layers with routed experts; the others have one MLP of intermediate_size.
+    stated_parameters: number of weights if known, vision encoder included.
+    source: where the facts come from.
+    """
+
+    name: str
+    source: str
+    num_hidden_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    dtype: str
+    max_position_embeddings: int | None
+    tie_word_embeddings: bool
+    layer_types: tuple[str, ...]
+    sliding_window: int | None
+    v_head_dim: int
+    global_num_key_value_heads: int
+    global_head_dim: int
+    num_kv_shared_layers: int
+    kv_lora_rank: int
+    q_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    index_head_dim: int
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_intermediate_size: int
+    num_moe_layers: int
+    quantization: str | None
+    stated_parameters: int | None
+    vision: VisionSpec | None
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank > 0
+
+    @property
+    def weight_dtype_bytes(self) -> float:
+        """Bytes of one weight of a linear layer."""
+        return QUANT_BYTES[self.quantization] if self.quantization else DTYPE_BYTES.get(self.dtype, 2)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Input embedding and, unless tied, the output head: never quantised."""
+        return self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Weights of one layer's attention projections (biases and norms are left out)."""
+        if not self.is_mla:
+            heads = 2 * self.num_attention_heads * self.head_dim
+            return self.hidden_size * (heads + self.num_key_value_heads * (self.head_dim + self.v_head_dim))
+        qk = self.qk_nope_head_dim + self.qk_rope_head_dim
+        q_out = self.num_attention_heads * qk
+        q = self.q_lora_rank * (self.hidden_size + q_out) if self.q_lora_rank else self.hidden_size * q_out
+        kv_up = self.kv_lora_rank * self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim)
+        kv = self.hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim) + kv_up
+        return q + kv + self.num_attention_heads * self.v_head_dim * self.hidden_size
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one routed expert (gate, up, down)."""
+        return 3 * self.hidden_size * self.moe_intermediate_size
+
+    @property
+    def dense_mlp_parameters(self) -> int:
+        """Weights of one dense layer's MLP (gate, up, down)."""
+        return 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def shared_parameters(self) -> int:
+        """Weights of one MoE layer that every token uses: shared experts and router."""
+        return self.hidden_size * (3 * self.shared_intermediate_size + self.num_experts)
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the whole model: as stated, else counted from the shape (norms and biases left out)."""
+        if self.stated_parameters:
+            return self.stated_parameters
+        moe = self.num_moe_layers * (self.num_experts * self.expert_parameters + self.shared_parameters)
+        dense = (self.num_hidden_layers - self.num_moe_layers) * self.dense_mlp_parameters
+        vision = self.vision.num_parameters if self.vision else 0
+        attention = self.num_hidden_layers * self.attention_parameters
+        return self.embedding_parameters + attention + moe + dense + vision
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights; 16-bit embeddings, head and vision encoder beside quantised linears."""
+        full = DTYPE_BYTES.get(self.dtype, 2)
+        vision = self.vision.num_parameters if self.vision else 0
+        kept = min(self.embedding_parameters + vision, self.num_parameters)
+        return int(kept * full + (self.num_parameters - kept) * self.weight_dtype_bytes)
+
+    @classmethod
+    def from_config(cls, config: Config, name: str = "", source: str = "given") -> "ModelSpec":
+        """Read a Hugging Face config (nested ``text_config`` too) or a case's few shape keys.
+
+        Only ``num_hidden_layers`` is required; facts that are absent are 0, so that a capacity
+        question needs no more than the attention shape. Raises KvsimError naming the bad key.
+        """
+        text = {**config, **(config.get("text_config") or config.get("language_config") or {})}
+        layers = _integer(text, "num_hidden_layers", "n_layer", required=True)
+        hidden = _integer(text, "hidden_size", "n_embd")
+        heads = _integer(text, "num_attention_heads", "n_head")
+        kv_heads = _integer(text, "num_key_value_heads", "num_kv_heads") or heads
+        head_dim = _integer(text, "head_dim") or (hidden // heads if heads else 0)
+        experts = _integer(text, "n_routed_experts", "num_experts", "num_local_experts")
+        moe_size = _integer(text, "moe_intermediate_size") or _integer(text, "intermediate_size")
+        kinds = _layer_types(text, layers)
+        family = str(text.get("model_type", ""))
+        return cls(
+            name=name or str(config.get("name") or config.get("_name_or_path") or "model"),
+            source=source,
+            num_hidden_layers=layers,
+            hidden_size=hidden,
+            intermediate_size=_integer(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim"),
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=head_dim,
+            vocab_size=_integer(text, "vocab_size"),
+            dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch."),
+            max_position_embeddings=_integer(text, "max_position_embeddings") or None,
+            tie_word_embeddings=bool(text.get("tie_word_embeddings", family.startswith("gemma"))),
+            layer_types=kinds,
+            sliding_window=_window(text, kinds),
+            v_head_dim=_integer(text, "v_head_dim") or head_dim,
+            global_num_key_value_heads=_integer(text, "num_global_key_value_heads"),
+            global_head_dim=_integer(text, "global_head_dim"),
+            num_kv_shared_layers=_integer(text, "num_kv_shared_layers"),
+            kv_lora_rank=_integer(text, "kv_lora_rank"),
+            q_lora_rank=_integer(text, "q_lora_rank"),
+            qk_rope_head_dim=_integer(text, "qk_rope_head_dim"),
+            qk_nope_head_dim=_integer(text, "qk_nope_head_dim"),
+            index_head_dim=_integer(text, "index_head_dim"),
+            num_experts=experts,
+            num_experts_per_tok=_integer(text, "num_experts_per_tok", "experts_per_token"),
+            moe_intermediate_size=moe_size if experts else 0,
+            shared_intermediate_size=_shared_size(text, moe_size),
+            num_moe_layers=_moe_layers(text, layers) if experts else 0,
+            quantization=_quantization(config),
+            stated_parameters=_integer(config, "num_parameters") or None,
+            vision=_vision(config),
+        )
+
+
+def model_from_file(path: str | Path) -> ModelSpec:
+    """Read a Hugging Face ``config.json`` (or the folder that holds it).
+
+    A float32 checkpoint counts as bfloat16, as vLLM's ``--dtype auto`` loads it.
+    Raises KvsimError if the file is missing, not JSON or lacks the shape.
+    """
+    path = Path(path)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise KvsimError(f"{path}: cannot be read as a model's config.json: {error}") from error
+    if not isinstance(config, dict):
+        raise KvsimError(f"{path}: a config.json holds one JSON object, this is a {type(config).__name__}")
+    try:
+        model = ModelSpec.from_config(_sixteen_bit(config), path.parent.name or str(path), str(path))
+    except KvsimError as error:
+        raise KvsimError(f"{path}: {error}") from error
+    if not (model.hidden_size and (model.num_key_value_heads or model.is_mla)):
+        raise KvsimError(f"{path}: needs hidden_size, num_attention_heads and num_key_value_heads")
+    return model
+
+
+def _sixteen_bit(config: Config) -> dict[str, Any]:
+    keys = ("dtype", "torch_dtype")
+    wide = {key: "bfloat16" for key in keys if config.get(key) in ("float32", "float", "auto")}
+    nested = config.get("text_config")
+    return {**config, **wide, **({"text_config": _sixteen_bit(nested)} if isinstance(nested, dict) else {})}
+
+
+def _integer(config: Config, *keys: str, required: bool = False) -> int:
+    """First of the keys that is present, as an int >= 0; 0 if none is."""
+    key = next((k for k in keys if config.get(k) is not None), None)
+    if key is None:
+        if required:
+            raise KvsimError(f"model: {keys[0]} is missing")
+        return 0
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (required and value == 0):
+        raise KvsimError(f"model: {key} is {value!r}, wanted a whole number{' above 0' if required else ''}")
+    return value
+
+
+def _layer_types(text: Config, layers: int) -> tuple[str, ...]:
+    """Kind of every layer, by the rule each family's configuration class has for it."""
+    stated = text.get("layer_types")
+    if stated:
+        return _stated_layer_types(stated, layers)
+    pattern = text.get("sliding_window_pattern") or text.get("_sliding_window_pattern")
+    family = str(text.get("model_type", ""))
+    if text.get("sliding_window"):
+        return _window_layer_types(text, layers, pattern, family)
+    if text.get("attention_chunk_size"):  # Llama 4: every fourth layer sees everything
+        return tuple("full" if (i + 1) % 4 == 0 else "chunked" for i in range(layers))
+    return ("full",) * layers
+
+
+def _stated_layer_types(stated: list[str], layers: int) -> tuple[str, ...]:
+    unknown = sorted({str(kind) for kind in stated if kind not in _LAYER_KINDS})
+    if unknown:
+        raise KvsimError(f"model: layer_types holds {unknown[0]!r}; known are {', '.join(_LAYER_KINDS)}")
+    if len(stated) != layers:
+        raise KvsimError(f"model: layer_types has {len(stated)} entries for {layers} layers")
+    return tuple(_LAYER_KINDS[kind] for kind in stated)
+
+
+def _window_layer_types(text: Config, layers: int, pattern: int | None, family: str) -> tuple[str, ...]:
+    if pattern is None and family.startswith("gemma3"):
+        pattern = 6
+    if pattern is None and family in ("gemma2", "gpt_oss"):
+        pattern = 2
+    if pattern is not None:
+        return tuple("full" if (i + 1) % pattern == 0 else "sliding" for i in range(layers))
+    if family.startswith("qwen"):  # these state a window but switch it off unless told otherwise
+        first = int(text.get("max_window_layers", layers)) if text.get("use_sliding_window") else layers
+        return tuple("full" if i < first else "sliding" for i in range(layers))
+    return ("sliding",) * layers
+
+
+def _window(text: Config, kinds: tuple[str, ...]) -> int | None:
+    if "chunked" in kinds:
+        return _integer(text, "attention_chunk_size") or None
+    return (_integer(text, "sliding_window") or None) if "sliding" in kinds else None
+
+
+def _shared_size(text: Config, moe_size: int) -> int:
+    stated = _integer(text, "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
+    return stated or _integer(text, "n_shared_experts", "num_shared_experts") * moe_size
+
+
+def _moe_layers(text: Config, layers: int) -> int:
+    stated = _integer(text, "num_moe_layers")
+    dense = max(_integer(text, "first_k_dense_replace"), len(text.get("mlp_only_layers") or ()))
+    step = _integer(text, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
+    return stated or (layers - dense) // step
+
+
+def _quantization(config: Config) -> str | None:
+    stated = config.get("quantization")
+    found = str(stated or (config.get("quantization_config") or {}).get("quant_method") or "").lower()
+    names = {"gptq": "int4", "awq": "int4", "compressed-tensors": "int4", "modelopt": "fp8", "": None}
+    name = names.get(found, found)
+    if name is not None and name not in QUANT_BYTES:
+        raise KvsimError(f"model: quantization {found!r} is not known; known are {', '.join(QUANT_BYTES)}")
+    return name
+
+
+def _vision(config: Config) -> VisionSpec | None:
+    vision = config.get("vision_config")
+    if not vision or not _integer(vision, "depth", "num_hidden_layers"):
+        return None
+    return VisionSpec(
+        depth=_integer(vision, "depth", "num_hidden_layers"),
+        hidden_size=_integer(vision, "hidden_size", "embed_dim"),
+        intermediate_size=_integer(vision, "intermediate_size"),
+        num_heads=_integer(vision, "num_heads", "num_attention_heads"),
+        patch_size=_integer(vision, "patch_size"),
+        spatial_merge_size=_integer(vision, "spatial_merge_size") or 1,
+        temporal_patch_size=_integer(vision, "temporal_patch_size") or 1,
+        out_hidden_size=_integer(vision, "out_hidden_size"),
+        gated_mlp=str(vision.get("hidden_act", "")) == "silu",
+        min_pixels=_integer(vision, "min_pixels") or None,
+        max_pixels=_integer(vision, "max_pixels") or None,
+    )
