@@ -1,0 +1,52 @@
+"""Checks that workload descriptions make on themselves; a failure names the field."""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from kvsim.errors import KvsimError
+
+MAX_TOKENS = 2**31 - 1  # vLLM keeps token counts in 32-bit integers
+
+
+class FieldError(KvsimError):
+    """A bad value of one field; `problem` is the sentence without the field's name."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field, self.problem = field, problem
+
+
+def shown(value: Any) -> str:
+    """A value as people typed it, short enough for one line."""
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def whole(field: str, value: Any, low: int, high: int = MAX_TOKENS) -> int:
+    """The value, if it is an integer in low .. high; raises FieldError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FieldError(field, f"{shown(value)} is not a whole number")
+    if not low <= value <= high:
+        bound = f"at least {low}" if value < low else f"at most {high}"
+        raise FieldError(field, f"{shown(value)} is out of range; give {bound}")
+    return value
+
+
+def number(field: str, value: Any, above: float, high: float, infinite: bool = False) -> float:
+    """The value, if it is a number in (above, high], or infinity where allowed; raises FieldError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FieldError(field, f"{shown(value)} is not a number")
+    if infinite and value == math.inf:
+        return math.inf
+    if not above < value <= high:  # NaN compares false
+        allowed = f"give a number above {above:g}, up to {high:g}"
+        raise FieldError(field, f"{shown(value)} is out of range; {allowed}")
+    return float(value)
+
+
+def one_of(field: str, value: Any, known: Collection[str]) -> str:
+    """The value, if it is one of the known names; raises FieldError."""
+    if not isinstance(value, str) or value not in known:
+        raise FieldError(field, f"{shown(value)} is not known; one of {', '.join(known)}")
+    return value

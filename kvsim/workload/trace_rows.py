@@ -1,0 +1,101 @@
+"""Rows of request traces that carry prefix-block ids: what a good row is.
+
+Formats, told apart by their fields and never by magnitudes:
+    Mooncake (kvcache-ai/Mooncake, FAST25-release): `timestamp` in ms, 512 tokens an id
+    Qwen-Bailian (has `chat_id`):                   `timestamp` in s, 16 tokens an id
+In both, `hash_ids` holds ceil(input_length / tokens an id) ids, and equal ids mean equal tokens.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvsim.errors import KvsimError
+from kvsim.workload.checks import FieldError, shown, whole
+
+MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
+TOLERANCE = 1e-3  # seconds that a row may lie before the one above: rounding, not disorder
+_MAX_SECONDS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A checked row: `timestamp` in seconds, lengths in tokens, `block_size` tokens an id."""
+
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+    block_size: int
+    chat_id: int | str | None = None
+    parent_chat_id: int | str | None = None
+    session: str | None = None
+
+
+def check_row(row: Any, trace_block_size: int | None = None) -> TraceRow:
+    """Read one row; `trace_block_size` replaces the format's own. Raises FieldError naming the field."""
+    if not isinstance(row, Mapping):
+        raise FieldError("row", f"{shown(row)} is not an object with timestamp, input_length, ...")
+    bailian = "chat_id" in row
+    block = trace_block_size or (BAILIAN_BLOCK if bailian else MOONCAKE_BLOCK)
+    timestamp = _timestamp(_get(row, "timestamp")) / (1.0 if bailian else 1000.0)
+    num_input = whole("input_length", _get(row, "input_length"), 1)
+    num_output = whole("output_length", _get(row, "output_length"), 0)
+    ids = _hash_ids(_get(row, "hash_ids"), num_input, block)
+    chat, parent, session = row.get("chat_id"), row.get("parent_chat_id"), row.get("session_id")
+    return TraceRow(timestamp, num_input, num_output, ids, block, chat, parent, session)
+
+
+def check_rows(rows: Iterable[Any], trace_block_size: int | None = None) -> list[TraceRow]:
+    """Read all rows of a trace; raises KvsimError "row N: field F: problem" for the first bad one."""
+    checked: list[TraceRow] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            read = check_row(row, trace_block_size)
+            check_order(read, checked[-1] if checked else None)
+        except FieldError as error:
+            raise KvsimError(f"row {number}: field {error}") from None
+        checked.append(read)
+    return checked
+
+
+def check_order(row: TraceRow, above: TraceRow | None) -> None:
+    """Raises FieldError if a row lies before the one above it."""
+    if above is not None and row.timestamp < above.timestamp - TOLERANCE:
+        problem = f"{row.timestamp:g} s lies before the row above, {above.timestamp:g} s"
+        raise FieldError("timestamp", f"{problem}; sort the trace by time")
+
+
+def _get(row: Mapping[str, Any], field: str) -> Any:
+    if field not in row:
+        raise FieldError(field, f"missing; the row has {shown(', '.join(map(str, row)))}")
+    return row[field]
+
+
+def _timestamp(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FieldError("timestamp", f"{shown(value)} is not a number")
+    if not 0 <= value <= _MAX_SECONDS * 1000 or math.isnan(value):
+        raise FieldError("timestamp", f"{shown(value)} is out of range; times count up from 0")
+    return float(value)
+
+
+def _hash_ids(ids: Any, num_tokens: int, block: int) -> tuple[int, ...]:
+    if not isinstance(ids, list | tuple):
+        raise FieldError("hash_ids", f"{shown(ids)} is not a list of whole numbers")
+    needed = -(-num_tokens // block)
+    if len(ids) != needed:
+        need = f"{num_tokens} tokens need {needed} id{'' if needed == 1 else 's'} of {block}"
+        raise FieldError("hash_ids", f"{need}, row has {len(ids)}{_hint(ids, num_tokens)}")
+    for entry in ids:
+        if type(entry) is not int or entry < 0:
+            raise FieldError("hash_ids", f"{shown(entry)} is not a whole number from 0")
+    return tuple(ids)
+
+
+def _hint(ids: Any, num_tokens: int) -> str:
+    """Names the block size that the row would fit, if it is a usual one."""
+    fitting = (size for size in (16, 64, 128, 256, 512) if -(-num_tokens // size) == len(ids) > 1)
+    size = next(fitting, None)
+    return f" (as for trace_block_size: {size})" if size else ""
