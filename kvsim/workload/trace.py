@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,6 +82,7 @@ class TraceWorkload:
     start: rows before this time of the trace, in seconds, are left out, and it becomes time 0.
     time_scale: factor on all times; 0.5 is twice the traffic.
     rate: instead of time_scale, the mean requests per second wanted; infinity sends all at time 0.
+    sha256: of the file's rows (`fingerprint`); whoever loads the description checks it.
     """
 
     path: str
@@ -89,6 +91,7 @@ class TraceWorkload:
     start: float = 0.0
     time_scale: float = 1.0
     rate: float | None = None
+    sha256: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
@@ -104,6 +107,8 @@ class TraceWorkload:
             number("rate", self.rate, 0.0, MAX_RATE, infinite=True)
             if self.time_scale != 1.0:
                 raise FieldError("rate", "give rate or time_scale, not both")
+        if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
+            raise FieldError("sha256", f"{shown(self.sha256)} is not 64 hex digits")
 
     def rows(self) -> Iterator[TraceRow]:
         """The rows to replay, checked as they are read, at the trace's own times.

@@ -1,0 +1,206 @@
+"""The scenario: one frozen, checked description of a run."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+
+from kvsim.errors import KvsimError
+from kvsim.rules import rules_for
+from kvsim.scenario.engine import ClusterSection, EngineSection, Section
+from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
+from kvsim.scenario.yaml_file import dump
+from kvsim.workload.checks import FieldError, shown
+from kvsim.workload.image import ImageWorkload
+from kvsim.workload.image_tokens import PROCESSORS, processor_of
+from kvsim.workload.request import Workload
+from kvsim.workload.trace import TraceWorkload, fingerprint
+
+if TYPE_CHECKING:
+    from kvsim.results import RunResult
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+DEFAULT_MAX_LORAS = 1  # vLLM's `LoRAConfig.max_loras`
+
+
+def _version(value: Any) -> str:
+    """ "0.33" for 0.33, "0.33" and "0.33.0"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{shown(value)} is not a release of vLLM such as 0.33")
+    try:
+        return rules_for(str(value)).version
+    except KvsimError as error:
+        raise ValueError(str(error).removeprefix("vllm_version: ")) from None
+
+
+Text = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class Scenario(Section):
+    """A run, described. Sections and keys are those of the YAML file.
+
+    `workload` is one of kvsim.workload's descriptions or a mapping with its `type`. Every
+    default is filled in; what stays None is derived by vLLM from the model or the GPU.
+    Raises pydantic's ValidationError; `load_scenario` turns it into one line.
+    """
+
+    name: str
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    vllm_version: Annotated[str, BeforeValidator(_version)] = "0.33"
+    model: Text
+    gpu: Text
+    horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
+    workload: Annotated[Any, BeforeValidator(workload_section)]
+    engine: EngineSection = Field(default_factory=EngineSection, validate_default=True)
+    cluster: ClusterSection = Field(default_factory=ClusterSection)
+
+    _trace: "_TraceFile | None" = PrivateAttr(default=None)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            letters = "letters, digits, dot, dash and underscore"
+            raise ValueError(f"{shown(value)} cannot name a folder; use {letters}")
+        return value
+
+    @field_validator("workload")
+    @classmethod
+    def _check_workload(cls, value: WorkloadSpec, info: ValidationInfo) -> WorkloadSpec:
+        if isinstance(value, TraceWorkload):
+            return value
+        if value.num_requests is None and info.data.get("horizon") is None:
+            raise FieldError("num_requests", "missing; say how many, or give horizon in seconds")
+        if isinstance(value, ImageWorkload) and value.image_size is not None and value.processor is None:
+            family = processor_of(info.data.get("model", ""))
+            if family is None and "model" in info.data:
+                raise FieldError("image_size", _unknown_pixels(info.data["model"]))
+            return dataclasses.replace(value, processor=family)
+        return value
+
+    @field_validator("engine")
+    @classmethod
+    def _fill_engine(cls, value: EngineSection, info: ValidationInfo) -> EngineSection:
+        filled: dict[str, Any] = {}
+        rules = rules_for(info.data.get("vllm_version", "0.33"))
+        if value.gpu_memory_utilization is None:
+            filled["gpu_memory_utilization"] = rules.default_gpu_memory_utilization
+        num_loras: int = getattr(info.data.get("workload"), "num_loras", 0)
+        if value.max_loras is None and num_loras > 0:
+            filled["max_loras"] = DEFAULT_MAX_LORAS
+        return value.model_copy(update=filled)
+
+    @property
+    def trace_path(self) -> Path | None:
+        """The trace file that is replayed, found; None for other workloads."""
+        return self._trace.path if self._trace else None
+
+    def build_workload(self) -> Workload:
+        """The traffic, ready to yield requests."""
+        spec: WorkloadSpec = self.workload
+        if self._trace is None or not isinstance(spec, TraceWorkload):
+            return spec
+        count = min(spec.num_requests or self._trace.num_rows, self._trace.num_rows)
+        return dataclasses.replace(spec, path=str(self._trace.path), num_requests=count)
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything with all defaults, in a fixed order, of plain values; `load_scenario` reads it back."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "vllm_version": self.vllm_version,
+            "model": self.model,
+            "gpu": self.gpu,
+            "engine": self.engine.model_dump(),
+            "workload": {"type": type_name(self.workload), **_plain(dataclasses.asdict(self.workload))},
+            "cluster": self.cluster.model_dump(),
+            "horizon": self.horizon,
+        }
+
+    def to_yaml(self) -> str:
+        """`resolved` as YAML text."""
+        return dump(self.resolved())
+
+    @property
+    def scenario_hash(self) -> str:
+        """SHA-256 (hex) over the canonical JSON of `resolved`.
+
+        A trace counts by its content, not by where it lies.
+        """
+        values = self.resolved()
+        values["workload"].pop("path", None)
+        text = json.dumps(_canonical(values), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def run(self) -> "RunResult":
+        """Simulate; the result has DataFrame views. Raises KvsimError if the scenario cannot run."""
+        from kvsim.sim.run import run_scenario  # the simulator is only needed here
+
+        return run_scenario(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TraceFile:
+    path: Path
+    num_rows: int
+
+
+def with_trace(scenario: Scenario, folder: Path, given: Path | None = None) -> Scenario:
+    """The scenario with its trace file found and fingerprinted.
+
+    A path in the file is tried beside that file first, then in the working directory; `given`
+    (from the command line) replaces it and counts from the working directory. Raises FieldError.
+    """
+    spec = scenario.workload
+    if not isinstance(spec, TraceWorkload):
+        if given is not None:
+            raise FieldError("type", f"{type_name(spec)} replays no trace; --trace needs type: trace")
+        return scenario
+    path = _find_trace(spec.path, folder) if given is None else given
+    digest, num_rows = fingerprint(path)
+    if num_rows == 0:
+        raise KvsimError(f"{path}: empty; a trace needs at least one row")
+    if given is None and spec.sha256 not in (None, digest):
+        raise FieldError("sha256", f"{path} holds other rows, with {digest}")
+    spec = dataclasses.replace(spec, path=str(given or spec.path), sha256=digest)
+    found = scenario.model_copy(update={"workload": spec})
+    found._trace = _TraceFile(path, num_rows)
+    return found
+
+
+def _unknown_pixels(model: str) -> str:
+    known = ", ".join(PROCESSORS)
+    return f"not known how {model} turns pixels to tokens; give image_tokens, or processor: one of {known}"
+
+
+def _find_trace(path: str, folder: Path) -> Path:
+    places = [folder / path, Path(path)]
+    for place in places:
+        if place.is_file():
+            return place
+    tried = " and ".join(dict.fromkeys(str(place) for place in places))
+    raise FieldError("path", f"{shown(path)} is not there (tried {tried})")
+
+
+def _plain(value: Any) -> Any:
+    """JSON- and YAML-safe: infinity is written inf."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return "inf" if value == math.inf else value
+
+
+def _canonical(value: Any) -> Any:
+    """10.0 and 10 are one number."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
