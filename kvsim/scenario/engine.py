@@ -1,7 +1,7 @@
 """The scenario's `engine` and `cluster` sections: vLLM's flags, their defaults and ranges.
 
-Defaults are those of vLLM 0.33's configuration classes. None means that vLLM derives the
-value: from the release, the model or the GPU.
+Defaults are those of vLLM 0.33's configuration classes. None means no value, or one that vLLM
+derives; `kvsim.scenario.defaults` fills in what depends on release and GPU.
 """
 
 from typing import Annotated, Any, Literal

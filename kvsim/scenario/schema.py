@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from kvsim.errors import KvsimError
+from kvsim.gpu import catalog
 from kvsim.rules import rules_for
+from kvsim.scenario.defaults import filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
 from kvsim.scenario.yaml_file import dump
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from kvsim.results import RunResult
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-DEFAULT_MAX_LORAS = 1  # vLLM's `LoRAConfig.max_loras`
 
 
 def _version(value: Any) -> str:
@@ -39,6 +40,23 @@ def _version(value: Any) -> str:
         raise ValueError(str(error).removeprefix("vllm_version: ")) from None
 
 
+def _gpu(value: str) -> str:
+    """The catalog's spelling."""
+    try:
+        return catalog.gpu(value).name
+    except KvsimError as error:
+        raise ValueError(str(error).removeprefix("gpu: ")) from None
+
+
+def _model(value: str) -> str:
+    """The catalog's spelling; a path to a config.json stays as it is."""
+    try:
+        name = catalog.model(value).name
+    except KvsimError as error:
+        raise ValueError(str(error).removeprefix("model: ")) from None
+    return value if Path(value).exists() else name
+
+
 Text = Annotated[str, Field(min_length=1, max_length=500)]
 
 
@@ -46,15 +64,15 @@ class Scenario(Section):
     """A run, described. Sections and keys are those of the YAML file.
 
     `workload` is one of kvsim.workload's descriptions or a mapping with its `type`. Every
-    default is filled in; what stays None is derived by vLLM from the model or the GPU.
+    default is filled in; what stays None has no value, or vLLM derives it from the model.
     Raises pydantic's ValidationError; `load_scenario` turns it into one line.
     """
 
     name: str
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     vllm_version: Annotated[str, BeforeValidator(_version)] = "0.33"
-    model: Text
-    gpu: Text
+    model: Annotated[Text, AfterValidator(_model)]
+    gpu: Annotated[Text, AfterValidator(_gpu)]
     horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
     workload: Annotated[Any, BeforeValidator(workload_section)]
     engine: EngineSection = Field(default_factory=EngineSection, validate_default=True)
@@ -87,14 +105,12 @@ class Scenario(Section):
     @field_validator("engine")
     @classmethod
     def _fill_engine(cls, value: EngineSection, info: ValidationInfo) -> EngineSection:
-        filled: dict[str, Any] = {}
-        rules = rules_for(info.data.get("vllm_version", "0.33"))
-        if value.gpu_memory_utilization is None:
-            filled["gpu_memory_utilization"] = rules.default_gpu_memory_utilization
-        num_loras: int = getattr(info.data.get("workload"), "num_loras", 0)
-        if value.max_loras is None and num_loras > 0:
-            filled["max_loras"] = DEFAULT_MAX_LORAS
-        return value.model_copy(update=filled)
+        if not {"vllm_version", "model", "gpu", "workload"} <= info.data.keys():
+            return value  # another error will be told
+        rules = rules_for(info.data["vllm_version"])
+        num_loras: int = getattr(info.data["workload"], "num_loras", 0)
+        card, shape = catalog.gpu(info.data["gpu"]), catalog.model(info.data["model"])
+        return filled(value, rules, card, shape, num_loras)
 
     @property
     def trace_path(self) -> Path | None:
