@@ -323,8 +323,7 @@ class _Planner:
         return length
 
     def check(self, groups: tuple[KVCacheGroup, ...], room: int, max_model_len: int) -> None:
-        if room <= 0:
-            raise KVCacheTooSmallError(_no_memory_text(self.rules), available_bytes=room)
+        check_available(room, self.rules)
         needed = self.needed(groups, max_model_len)
         if needed > room:
             longest = self.fit(groups, room, max_model_len)
@@ -336,6 +335,12 @@ class _Planner:
             return int(concurrency * max_model_len)
         smallest = min(group.spec.block_size for group in self.groups)
         return blocks // len(self.groups) * smallest * self.options.decode_context_parallel_size
+
+
+def check_available(available_bytes: int, rules: VllmRules) -> None:
+    """Raise KVCacheTooSmallError in vLLM's words unless some memory is left."""
+    if available_bytes <= 0:
+        raise KVCacheTooSmallError(_no_memory_text(rules), available_bytes=available_bytes)
 
 
 def _no_memory_text(rules: VllmRules) -> str:

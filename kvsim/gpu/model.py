@@ -268,6 +268,9 @@ def _layer_types(text: Config, layers: int) -> tuple[str, ...]:
     family = str(text.get("model_type", ""))
     if text.get("sliding_window"):
         return _window_layer_types(text, layers, pattern, family)
+    if text.get("full_attention_interval"):  # Qwen3-Next and its heirs
+        every = text["full_attention_interval"]
+        return tuple("full" if (i + 1) % every == 0 else "linear" for i in range(layers))
     if text.get("attention_chunk_size"):  # Llama 4: every fourth layer sees everything
         return tuple("full" if (i + 1) % 4 == 0 else "chunked" for i in range(layers))
     return ("full",) * layers

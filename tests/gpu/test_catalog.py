@@ -1,0 +1,211 @@
+"""Names find their rows in every usual spelling, rows have sources, config.json files are read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import kvsim.gpu
+from kvsim.errors import KvsimError
+from kvsim.gpu import catalog
+from kvsim.gpu.model import ModelSpec, model_from_file
+
+DATA = Path(kvsim.gpu.__file__).parent / "data"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3-VL-2B-Instruct",
+        "qwen3_vl_2b",
+        "QWEN3.VL.2B",
+        "Qwen3 VL 2B Instruct",
+        "Qwen3-VL-2B-Thinking",
+    ],
+)
+def test_model_names_are_forgiving(name):
+    assert catalog.model(name).name == "Qwen/Qwen3-VL-2B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
+        ("llama-3.1-70b-instruct", "meta-llama/Llama-3.1-70B"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B"),
+        ("Mistral-7B-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"),
+        ("gemma-3-27b", "google/gemma-3-27b-it"),
+        ("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite"),
+        ("gpt_oss_120b", "openai/gpt-oss-120b"),
+        ("Qwen2.5-72B", "Qwen/Qwen2.5-72B-Instruct"),
+    ],
+)
+def test_spellings_of_the_field(name, row):
+    assert catalog.model(name).name == row
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization"),
+    [
+        ("Qwen/Qwen3-32B-FP8", "fp8"),
+        ("Qwen3-8B (AWQ)", "int4"),
+        ("RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic", "fp8"),
+        ("nvidia/GLM-5-NVFP4", "nvfp4"),
+        ("Qwen3-8B", None),
+    ],
+)
+def test_quantised_names(name, quantization):
+    assert catalog.model(name).quantization == quantization
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("rtx-4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("h100_sxm", "H100 SXM"),
+        ("H100-SXM-80GB", "H100 SXM"),
+        ("H100", "H100 SXM"),
+        ("b200_sxm", "B200"),
+        ("RTXPRO6000", "RTX PRO 6000"),
+        ("A100-SXM-80GB", "A100-80GB SXM"),
+        ("A100 40GB", "A100-40GB SXM"),
+        ("a6000", "RTX A6000"),
+        ("Tesla T4", "T4"),
+    ],
+)
+def test_gpu_names_are_forgiving(name, row):
+    assert catalog.gpu(name).name == row
+
+
+def test_unknown_names_get_the_nearest_spelling():
+    with pytest.raises(KvsimError, match="'rtx 4900' is not in the catalog; nearest: RTX 4090"):
+        catalog.gpu("rtx 4900")
+    with pytest.raises(KvsimError, match=r"nearest: Qwen/Qwen3-VL-2B-Instruct.*config\.json"):
+        catalog.model("Qwen3-VL-2C")
+    with pytest.raises(KvsimError, match="is known, but Mamba"):
+        catalog.model("Zamba2-2.7B")
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_every_model_is_whole(name):
+    model = catalog.model(name)
+    assert model.source
+    assert len(model.layer_types) == model.num_hidden_layers
+    assert all((model.hidden_size, model.vocab_size, model.max_position_embeddings))
+    assert model.num_attention_heads % (1 if model.is_mla else model.num_key_value_heads) == 0
+    assert bool(model.num_experts) == bool(model.num_experts_per_tok)
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_every_gpu_is_whole(name):
+    gpu = catalog.gpu(name)
+    assert gpu.source
+    assert min(gpu.memory_bytes, gpu.bandwidth, gpu.bf16_flops, gpu.link_bandwidth) > 0
+
+
+def test_no_two_rows_share_a_spelling():
+    for file, rows in (("models.json", lambda d: d["models"]), ("gpus.json", lambda d: d)):
+        spelled = {}
+        for name, row in rows(json.loads((DATA / file).read_text())).items():
+            for spelling in (name, *row.get("aliases", ())):
+                key = catalog._key(spelling, catalog._BRAND)
+                assert spelled.setdefault(key, name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen3-8B", "Qwen3-30B-A3B", "Llama-3.1-8B", "gpt-oss-20b", "DeepSeek-V3", "Qwen2.5-7B"]
+)
+def test_counted_weights_agree_with_stated_ones(name):
+    model = catalog.model(name)
+    counted = ModelSpec.from_config(
+        {
+            k: v
+            for k, v in json.loads((DATA / "models.json").read_text())["models"][model.name]["config"].items()
+            if k != "num_parameters"
+        }
+    )
+    assert counted.num_parameters == pytest.approx(model.stated_parameters, rel=0.01)
+
+
+# ---- config.json ----
+
+
+def write(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder / "config.json"
+
+
+def test_dense_config_file(tmp_path):
+    config = {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "torch_dtype": "float32",
+        "vocab_size": 10,
+    }
+    model = catalog.model(str(write(tmp_path, config)))
+    assert (model.num_key_value_heads, model.head_dim, model.dtype) == (8, 8, "bfloat16")
+    assert catalog.model(str(tmp_path)) == model
+
+
+def test_nested_window_config_file(tmp_path):
+    text = {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 7,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "sliding_window": 512,
+    }
+    model = model_from_file(write(tmp_path, {"model_type": "gemma3", "text_config": text}))
+    assert model.layer_types == ("sliding",) * 5 + ("full", "sliding")
+    assert model.sliding_window == 512
+
+
+def test_moe_and_mla_config_file(tmp_path):
+    config = {
+        "num_hidden_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "intermediate_size": 128,
+        "quantization_config": {"quant_method": "fp8"},
+    }
+    model = model_from_file(write(tmp_path, config))
+    assert (model.is_mla, model.num_moe_layers, model.shared_intermediate_size) == (True, 3, 48)
+    assert model.quantization == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "holds one JSON object"),
+        ("{}", "num_hidden_layers is missing"),
+        ('{"num_hidden_layers": "two"}', "num_hidden_layers is 'two'"),
+        ('{"num_hidden_layers": 2}', "needs hidden_size"),
+        ('{"num_hidden_layers": 1, "layer_types": ["odd"]}', "layer_types holds 'odd'"),
+    ],
+)
+def test_bad_config_files_are_named(tmp_path, text, complaint):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(KvsimError, match=complaint) as error:
+        catalog.model(str(path))
+    assert str(path) in str(error.value)
+
+
+def test_missing_config_file():
+    with pytest.raises(KvsimError, match="cannot be read"):
+        catalog.model("nowhere/config.json")
