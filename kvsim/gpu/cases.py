@@ -2,9 +2,10 @@
 
 `observe_capacity(case)` takes one variant (already merged with its case) of kind ``capacity``:
 ``model`` (config.json keys, or a catalog name), ``available_kv_cache_bytes`` (or
-``kv_cache_memory_bytes``; a number, or a list with one per stage), ``block_size``, ``max_model_len``, ``tensor_parallel_size`` and the other flags
-of `KVCacheOptions`, at the top or under ``engine``, and ``stages``: pipeline stages, each a layer count
-or a mapping with ``num_hidden_layers`` and, optionally, its own ``available_kv_cache_bytes``.
+``kv_cache_memory_bytes``; a number, or a list with one per stage), ``block_size``, ``max_model_len``,
+``tensor_parallel_size`` and the other flags of `KVCacheOptions`, at the top or under ``engine``, and
+``stages``: pipeline stages, each a layer count or a mapping with ``num_hidden_layers`` and, optionally,
+its own ``available_kv_cache_bytes``.
 
 `observe_memory(case)` takes kind ``memory``: ``gpu: {total_gib, used_by_others_gib}``,
 ``engine_use: {weights_and_runtime_gib, peak_activation_gib, cudagraph_gib}``, ``gpu_memory_utilization``.

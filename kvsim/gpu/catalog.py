@@ -113,7 +113,7 @@ def _gpu_spec(name: str, row: dict[str, Any]) -> GpuSpec:
     fp8 = row.get("fp8_tflops")
     return GpuSpec(
         name=name,
-        memory_bytes=round(row["memory_gib"] * GIB),
+        memory_bytes=row.get("memory_bytes") or round(row["memory_gib"] * GIB),
         bandwidth=row["bandwidth_gb_s"] * 1e9,
         bf16_flops=row["bf16_tflops"] * 1e12,
         fp8_flops=fp8 * 1e12 if fp8 else None,

@@ -1,7 +1,7 @@
 """Exact numbers: the founding study's server, public reports, and the rules where the releases differ."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.errors import KvsimError
@@ -117,6 +117,7 @@ def test_one_block_is_too_little_for_automatic_length():
         )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1 << 36), st.sampled_from(VERSIONS))
 def test_the_longest_length_fits_and_one_more_does_not(available, version):
     options = KVCacheOptions(max_model_len=-1)
