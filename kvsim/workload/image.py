@@ -83,8 +83,12 @@ class ImageWorkload(GeneratedWorkload):
         for field in ("min_pixels", "max_pixels"):
             if getattr(self, field) is not None:
                 whole(field, getattr(self, field), 1, 10**12)
+        if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
+            raise FieldError("min_pixels", f"{self.min_pixels} is above max_pixels, {self.max_pixels}")
         if self.processor is not None:
             one_of("processor", self.processor, tuple(PROCESSORS))
+        if self.image_tokens is not None:
+            length("image_tokens", self.image_tokens, low=1)
         self.sizes()
         self.token_table()
 

@@ -95,7 +95,7 @@ def _hash_ids(ids: Any, num_tokens: int, block: int) -> tuple[int, ...]:
 
 
 def _hint(ids: Any, num_tokens: int) -> str:
-    """Names the block size that the row would fit, if it is a usual one."""
-    fitting = (size for size in (16, 64, 128, 256, 512) if -(-num_tokens // size) == len(ids) > 1)
-    size = next(fitting, None)
+    """Names the usual block size that the row would fit; a few ids fit one by chance."""
+    fitting = (size for size in (16, 64, 128, 256, 512) if -(-num_tokens // size) == len(ids))
+    size = next(fitting, None) if len(ids) > 4 else None
     return f" (as for trace_block_size: {size})" if size else ""
