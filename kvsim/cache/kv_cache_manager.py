@@ -1,0 +1,357 @@
+"""Slots for requests: lookup, allocation, caching of full blocks, release.
+
+Followed: vLLM 0.33.0 `v1/core/kv_cache_manager.py`, `kv_cache_coordinator.py` and
+`single_type_kv_cache_manager.py`; 0.16.0 where the scalars say so. Not reproduced: connectors,
+Mamba and cross-attention groups, copy on write.
+"""
+
+import numpy as np
+
+from kvsim.cache.block_pool import (
+    carries_key,
+    free_blocks_reversed,
+    get_new_block,
+    has_hash,
+    insert_block_hash,
+    log,
+    remove_cached_block_hashes,
+    touch,
+)
+from kvsim.cache.lookup import (
+    blocks_for_window_hit,
+    cdiv,
+    find_longest_cache_hit,
+    hash_index,
+    num_hashed_tokens,
+    num_skipped_tokens,
+)
+from kvsim.cache.state import (
+    FULL,
+    LOG_LOOKUP,
+    LOG_STORED,
+    LOG_STORED_PARTIAL,
+    LOG_STORED_RUN,
+    NONE,
+    NULL_BLOCK,
+    RETAIN_ALL,
+    RETAIN_DENSE,
+    RUNNING,
+    SLIDING_WINDOW,
+)
+from kvsim.compiled import compiled
+
+_NO_HASH = np.uint64(0)
+
+
+# ---------------------------------------------------------------- lookup
+
+
+@compiled
+def record_stats(kv, r, num_hits):
+    """Count a lookup, in tokens; requests that were preempted before are counted apart."""
+    s = kv.scalars
+    if kv.requests["num_preemptions"][r] > 0:
+        s["preempted_requests"][0] += 1
+        s["preempted_queries"][0] += kv.requests["num_tokens"][r]
+        s["preempted_hits"][0] += num_hits
+    else:
+        s["requests"][0] += 1
+        s["queries"][0] += kv.requests["num_tokens"][r]
+        s["hits"][0] += num_hits
+
+
+@compiled
+def lookup_enabled(kv, r):
+    enabled = kv.pool.scalars["enable_caching"][0] != 0
+    return enabled and kv.requests["skip_reading_prefix_cache"][r] == 0
+
+
+@compiled
+def get_computed_blocks(kv, r):
+    """Hit tokens of a waiting request; the blocks are left in `kv.hit_blocks`.
+
+    At most num_tokens - 1 tokens hit: the last one must be computed for its logits.
+    """
+    for g in range(kv.scalars["num_groups"][0]):
+        kv.groups["num_hit_blocks"][g] = 0
+    hit = np.int64(0)
+    boundary = np.int64(0)
+    if lookup_enabled(kv, r):
+        hit, longest = find_longest_cache_hit(kv, r, np.int64(kv.requests["num_tokens"][r] - 1))
+        if longest > hit and kv.scalars["detects_junction"][0]:
+            boundary = np.int64(longest)  # the next sharer of this prefix shall find its window here
+        if kv.scalars["record_stats_at_lookup"][0]:
+            record_stats(kv, r, hit)
+    kv.requests["shared_prefix_boundary"][r] = boundary
+    log(kv.pool, LOG_LOOKUP, 0, kv.requests["uid"][r], hit, 0, _NO_HASH, _NO_HASH)
+    return np.int64(hit)
+
+
+# ---------------------------------------------------------------- caching full blocks
+
+
+@compiled
+def _in_tail_before(boundary, i, need, shift, block_size, alignment):
+    end = boundary // alignment * alignment // block_size + shift
+    return end - need <= i < end
+
+
+@compiled
+def _resumes_prompt(kv, r, g, i, need, shift):
+    """Whether a later request that replays this prompt can resume at block `i`'s window."""
+    size = kv.scalars["scheduler_block_size"][0]
+    block_size = kv.groups["block_size"][g]
+    num_prompt = np.int64(kv.requests["num_prompt_tokens"][r])
+    if kv.scalars["drop_eagle_block"][0]:
+        resend = max((num_prompt - 1) // size * size - size, 0)
+        extension = max(num_prompt // size * size - size, 0)
+        if _in_tail_before(resend, i, need, shift, block_size, size):
+            return True
+        if _in_tail_before(extension, i, need, shift, block_size, size):
+            return True
+    elif _in_tail_before(num_prompt - 1, i, need, shift, block_size, size):
+        return True
+    junction = np.int64(kv.requests["shared_prefix_boundary"][r])
+    if junction == 0:
+        return False
+    if _in_tail_before(junction, i, need, shift, block_size, size):
+        return True
+    return shift == 1 and _in_tail_before(junction - block_size, i, need, shift, block_size, size)
+
+
+@compiled
+def is_reachable(kv, r, g, i):
+    """Whether block `i` of a window group can ever serve a hit, hence is worth a cache entry."""
+    retention = kv.scalars["retention_interval"][0]
+    if kv.groups["kind"][g] != SLIDING_WINDOW or retention == RETAIN_ALL:
+        return True
+    block_size = kv.groups["block_size"][g]
+    shift = 1 if kv.groups["use_eagle"][g] else 0
+    need = blocks_for_window_hit(kv.groups["window"][g], block_size, shift == 1)
+    segment = kv.scalars["scheduler_block_size"][0] if retention == RETAIN_DENSE else retention
+    per_segment = segment // block_size
+    if segment > 0 and need >= per_segment:
+        return True
+    if segment > 0 and i >= shift and (i - shift) % per_segment >= per_segment - need:
+        return True
+    return retention != RETAIN_DENSE and _resumes_prompt(kv, r, g, i, need, shift)
+
+
+@compiled
+def _cache_full_blocks(kv, r, g, first, end):
+    uid = kv.requests["uid"][r]
+    table = kv.block_tables[kv.requests["row"][r], g]
+    for i in range(first, end):
+        block = np.int64(table[i])
+        if block == NULL_BLOCK or not is_reachable(kv, r, g, i):
+            continue
+        if has_hash(kv.pool, block):  # a partial tail entry: the block is full now
+            remove_cached_block_hashes(kv.pool, block)
+        at = hash_index(kv, r, g, i)
+        lo, hi = kv.block_hashes[at, 0], kv.block_hashes[at, 1]
+        insert_block_hash(kv.pool, block, lo, hi, g, (i + 1) * kv.groups["block_size"][g])
+        log(kv.pool, LOG_STORED, g, uid, i, block, lo, hi)
+    log(kv.pool, LOG_STORED_RUN, g, uid, first, end, _NO_HASH, _NO_HASH)
+
+
+@compiled
+def _cache_partial_tail_block(kv, r, g, num_tokens):
+    """A second key for the prompt's last hash boundary inside a coarser block."""
+    size = kv.scalars["hash_block_size"][0]
+    limit = kv.requests["num_prompt_tokens"][r] - (0 if kv.groups["use_eagle"][g] else 1)
+    boundary = min(limit // size * size, num_hashed_tokens(kv, r))
+    if boundary == 0 or boundary > num_tokens or boundary % kv.groups["block_size"][g] == 0:
+        return
+    index = boundary // kv.groups["block_size"][g]
+    row = kv.requests["row"][r]
+    if index >= kv.rows["num_blocks"][row, g]:
+        return
+    block = np.int64(kv.block_tables[row, g, index])
+    if block == NULL_BLOCK:
+        return
+    at = kv.requests["hash_offset"][r] + boundary // size - 1
+    lo, hi = kv.block_hashes[at, 0], kv.block_hashes[at, 1]
+    if carries_key(kv.pool, block, lo, hi, g):
+        return
+    if has_hash(kv.pool, block) and kv.pool.blocks["hash_num_tokens"][block] < boundary:
+        remove_cached_block_hashes(kv.pool, block)
+    insert_block_hash(kv.pool, block, lo, hi, g, boundary)
+    log(kv.pool, LOG_STORED_PARTIAL, g, kv.requests["uid"][r], boundary, block, lo, hi)
+
+
+@compiled
+def _num_cacheable_tokens(kv, g, num_tokens):
+    """Tokens of a hybrid model's group that a future (aligned) hit could match."""
+    if kv.scalars["num_groups"][0] == 1 or kv.scalars["align_cached_tokens"][0] == 0:
+        return num_tokens
+    size = kv.scalars["scheduler_block_size"][0]
+    aligned = num_tokens // size * size
+    if kv.groups["use_eagle"][g] and aligned > 0:  # EAGLE matches one block more, then drops it
+        return min(num_tokens, aligned + kv.groups["block_size"][g])
+    return aligned
+
+
+@compiled
+def cache_blocks(kv, r, num_tokens):
+    """Put the request's blocks that are full within `num_tokens` into the cache map."""
+    if kv.pool.scalars["enable_caching"][0] == 0:
+        return
+    row = kv.requests["row"][r]
+    for g in range(kv.scalars["num_groups"][0]):
+        cacheable = _num_cacheable_tokens(kv, g, num_tokens)
+        num_cached = max(kv.rows["num_cached_blocks"][row, g], 0)
+        num_full = min(cacheable, num_hashed_tokens(kv, r)) // kv.groups["block_size"][g]
+        if num_cached < num_full:
+            _cache_full_blocks(kv, r, g, num_cached, num_full)
+            kv.rows["num_cached_blocks"][row, g] = num_full
+        partial = kv.groups["kind"][g] == FULL and kv.groups["scale"][g] > 1
+        if partial and kv.scalars["partial_tail_entries"][0]:
+            _cache_partial_tail_block(kv, r, g, cacheable)
+
+
+# ---------------------------------------------------------------- allocation
+
+
+@compiled
+def _num_blocks_to_allocate(kv, r, num_tokens, num_computed_tokens, admission_cap):
+    """Free blocks that the request would take, over all groups; hits that are free count too."""
+    row = kv.requests["row"][r]
+    total = 0
+    for g in range(kv.scalars["num_groups"][0]):
+        block_size = kv.groups["block_size"][g]
+        required = cdiv(num_tokens, block_size)
+        if admission_cap and kv.groups["max_admission_blocks"][g] != NONE:
+            required = min(required, kv.groups["max_admission_blocks"][g])
+        if row != NONE:
+            total += max(required - kv.rows["num_blocks"][row, g], 0)
+            continue
+        num_hits = kv.groups["num_hit_blocks"][g]
+        skipped = num_skipped_tokens(kv, g, num_computed_tokens) // block_size
+        total += max(required - max(skipped, num_hits), 0)
+        for i in range(skipped, num_hits):
+            block = kv.hit_blocks[g, i]
+            if block != NULL_BLOCK and kv.pool.blocks["ref_cnt"][block] == 0:
+                total += 1
+    return total
+
+
+@compiled
+def remove_skipped_blocks(kv, r, num_tokens):
+    """Free the blocks behind the attention window; the table keeps null blocks in their place."""
+    row = kv.requests["row"][r]
+    if row == NONE:
+        return
+    for g in range(kv.scalars["num_groups"][0]):
+        skipped = num_skipped_tokens(kv, g, num_tokens) // kv.groups["block_size"][g]
+        end = min(skipped, kv.rows["num_blocks"][row, g])
+        first = end
+        while first > 0 and kv.block_tables[row, g, first - 1] != NULL_BLOCK:
+            first -= 1
+        table = kv.block_tables[row, g]
+        free_blocks_reversed(kv.pool, table, first, end)
+        table[first:end] = NULL_BLOCK
+
+
+@compiled
+def _take_row(kv, r):
+    n = kv.scalars["num_free_rows"][0] - 1
+    row = kv.free_rows[n]
+    kv.scalars["num_free_rows"][0] = n
+    kv.requests["row"][r] = row
+    for g in range(kv.scalars["num_groups"][0]):
+        kv.rows["num_blocks"][row, g] = 0
+        kv.rows["num_cached_blocks"][row, g] = NONE
+    return row
+
+
+@compiled
+def _add_computed_blocks(kv, row, num_computed_tokens):
+    """Own the hit blocks of every group before any group evicts for new ones."""
+    any_hit = False
+    for g in range(kv.scalars["num_groups"][0]):
+        any_hit |= kv.groups["num_hit_blocks"][g] > 0
+    if not any_hit:
+        return
+    for g in range(kv.scalars["num_groups"][0]):
+        skipped = num_skipped_tokens(kv, g, num_computed_tokens) // kv.groups["block_size"][g]
+        num_blocks = max(skipped, kv.groups["num_hit_blocks"][g])
+        for i in range(num_blocks):
+            block = NULL_BLOCK if i < skipped else kv.hit_blocks[g, i]
+            touch(kv.pool, block)
+            kv.block_tables[row, g, i] = block
+        kv.rows["num_blocks"][row, g] = num_blocks
+        kv.rows["num_cached_blocks"][row, g] = num_blocks
+
+
+@compiled
+def _allocate_new_blocks(kv, row, num_tokens):
+    for g in range(kv.scalars["num_groups"][0]):
+        held = kv.rows["num_blocks"][row, g]
+        required = cdiv(num_tokens, kv.groups["block_size"][g])
+        for i in range(held, required):
+            kv.block_tables[row, g, i] = get_new_block(kv.pool)
+        kv.rows["num_new_blocks"][row, g] = max(required - held, 0)
+        kv.rows["num_blocks"][row, g] = max(required, held)
+
+
+@compiled
+def allocate_slots(
+    kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, full_sequence_must_fit, has_running
+):
+    """Slots for `num_new_tokens` more tokens; false, and nothing taken, if there is no room.
+
+        | computed | hit | new | lookahead |
+                         |- to compute ----|
+                   |- slots taken here ----|      hit blocks gain an owner, the rest is popped
+
+    Order: count, free behind the window, count again, own the hits, pop new blocks, cache what
+    is full. So blocks are in the cache map when scheduled, before they are computed.
+    """
+    q = kv.requests
+    max_model_len = kv.scalars["max_model_len"][0]
+    num_free = kv.pool.scalars["num_free_blocks"]
+    num_computed = min(q["num_computed_tokens"][r] + num_hit_tokens, max_model_len)
+    waiting = q["status"][r] != RUNNING
+    watermark = kv.scalars["watermark_blocks"][0] if waiting and has_running else 0
+    if full_sequence_must_fit:
+        full = min(np.int64(q["num_tokens"][r]), max_model_len)
+        if _num_blocks_to_allocate(kv, r, full, num_computed, True) + watermark > num_free[0]:
+            return False
+
+    processed = num_computed
+    if kv.scalars["free_behind_processed"][0]:  # steps in flight still read below their own start
+        processed = max(0, num_computed - q["num_in_flight_tokens"][r])
+    remove_skipped_blocks(kv, r, processed)
+
+    num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, max_model_len)
+    if _num_blocks_to_allocate(kv, r, num_slots, num_computed, False) + watermark > num_free[0]:
+        return False
+
+    row = q["row"][r]
+    if row == NONE:
+        row = _take_row(kv, r)
+        _add_computed_blocks(kv, row, num_computed)
+    _allocate_new_blocks(kv, row, num_slots)
+    # Draft tokens may be rejected, so nothing beyond the known tokens is cached.
+    cache_blocks(kv, r, min(num_computed + num_new_tokens, np.int64(q["num_tokens"][r])))
+    return True
+
+
+@compiled
+def free_request(kv, r):
+    """Give the request's blocks back, group by group, last block first."""
+    row = kv.requests["row"][r]
+    if row == NONE:
+        return
+    for g in range(kv.scalars["num_groups"][0]):
+        free_blocks_reversed(kv.pool, kv.block_tables[row, g], 0, kv.rows["num_blocks"][row, g])
+    kv.free_rows[kv.scalars["num_free_rows"][0]] = row
+    kv.scalars["num_free_rows"][0] += 1
+    kv.requests["row"][r] = NONE
+
+
+@compiled
+def usage(kv):
+    """Share of the usable blocks that live requests hold, 0..1 (`kv_cache_usage_perc`)."""
+    usable = kv.pool.scalars["num_gpu_blocks"][0] - 1
+    return 1.0 - kv.pool.scalars["num_free_blocks"][0] / usable

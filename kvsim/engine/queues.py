@@ -1,0 +1,115 @@
+"""The waiting queue (linked through the request slots) and the running list.
+
+Followed: vLLM 0.33.0 `v1/core/sched/request_queue.py`. Under `fcfs` the queue is a deque, under
+`priority` it is kept in the order (priority, arrival time, order of addition).
+"""
+
+from kvsim.cache.state import NONE
+from kvsim.compiled import compiled
+from kvsim.engine.state import PRIORITY
+
+
+@compiled
+def _insert_waiting(eng, r, before):
+    """Link request r into the queue in front of `before` (NONE: at the end)."""
+    s, q = eng.scalars, eng.kv.requests
+    after = s["waiting_tail"][0] if before == NONE else q["prev_waiting"][before]
+    q["prev_waiting"][r] = after
+    q["next_waiting"][r] = before
+    if after == NONE:
+        s["waiting_head"][0] = r
+    else:
+        q["next_waiting"][after] = r
+    if before == NONE:
+        s["waiting_tail"][0] = r
+    else:
+        q["prev_waiting"][before] = r
+    s["num_waiting"][0] += 1
+
+
+@compiled
+def remove_waiting(eng, r):
+    s, q = eng.scalars, eng.kv.requests
+    before, after = q["prev_waiting"][r], q["next_waiting"][r]
+    if before == NONE:
+        s["waiting_head"][0] = after
+    else:
+        q["next_waiting"][before] = after
+    if after == NONE:
+        s["waiting_tail"][0] = before
+    else:
+        q["prev_waiting"][after] = before
+    s["num_waiting"][0] -= 1
+
+
+@compiled
+def _goes_before(eng, a, b):
+    q = eng.kv.requests
+    if q["priority"][a] != q["priority"][b]:
+        return q["priority"][a] < q["priority"][b]
+    if q["arrival_time"][a] != q["arrival_time"][b]:
+        return q["arrival_time"][a] < q["arrival_time"][b]
+    return q["uid"][a] < q["uid"][b]
+
+
+@compiled
+def _insert_by_priority(eng, r):
+    before = NONE
+    behind = eng.scalars["waiting_tail"][0]
+    while behind != NONE and _goes_before(eng, r, behind):
+        before = behind
+        behind = eng.kv.requests["prev_waiting"][behind]
+    _insert_waiting(eng, r, before)
+
+
+@compiled
+def add_waiting(eng, r):
+    if eng.scalars["policy"][0] == PRIORITY:
+        _insert_by_priority(eng, r)
+    else:
+        _insert_waiting(eng, r, NONE)
+
+
+@compiled
+def prepend_waiting(eng, r):
+    """Back to the front of the queue; under `priority` there is no front, only the order."""
+    if eng.scalars["policy"][0] == PRIORITY:
+        _insert_by_priority(eng, r)
+    else:
+        _insert_waiting(eng, r, eng.scalars["waiting_head"][0])
+
+
+@compiled
+def append_running(eng, r):
+    n = eng.scalars["num_running"][0]
+    eng.running[n] = r
+    eng.scalars["num_running"][0] = n + 1
+
+
+@compiled
+def remove_running_at(eng, index):
+    n = eng.scalars["num_running"][0] - 1
+    for i in range(index, n):
+        eng.running[i] = eng.running[i + 1]
+    eng.scalars["num_running"][0] = n
+
+
+@compiled
+def index_in_running(eng, r):
+    for i in range(eng.scalars["num_running"][0]):
+        if eng.running[i] == r:
+            return i
+    return NONE
+
+
+@compiled
+def lowest_priority_running(eng):
+    """Index of the running request with the largest (priority, arrival time), the first of equals."""
+    q = eng.kv.requests
+    worst = 0
+    for i in range(1, eng.scalars["num_running"][0]):
+        a, b = eng.running[i], eng.running[worst]
+        later = q["priority"][a] == q["priority"][b] and q["arrival_time"][a] > q["arrival_time"][b]
+        if q["priority"][a] > q["priority"][b] or later:
+            worst = i
+    return worst

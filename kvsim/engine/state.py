@@ -1,0 +1,165 @@
+"""Arrays that hold the state of one engine: scheduler, batches in flight, encoder cache.
+
+Followed version: vLLM 0.33.0 `v1/core/sched/scheduler.py` and `v1/engine/core.py`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.cache.state import KVState
+
+FCFS, PRIORITY = 0, 1
+
+# How a request came into a batch
+NEW, RESUMED, CONTINUED = 0, 1, 2
+
+ENGINE_DTYPE = np.dtype(
+    [
+        # configuration
+        ("max_num_seqs", "i8"),
+        ("max_num_batched_tokens", "i8"),
+        ("max_model_len", "i8"),
+        ("policy", "i8"),
+        ("enable_chunked_prefill", "i8"),
+        ("long_prefill_token_threshold", "i8"),
+        ("disable_chunked_mm_input", "i8"),
+        ("full_sequence_must_fit", "i8"),
+        ("async_scheduling", "i8"),
+        ("queue_depth", "i8"),  # batches in flight
+        ("max_loras", "i8"),  # 0: no LoRA limit
+        ("num_spec_tokens", "i8"),
+        ("num_lookahead_tokens", "i8"),  # draft slots with KV of their own
+        ("encoder_shift", "i8"),  # a draft head reads one token further
+        ("encoder_compute_budget", "i8"),
+        ("acceptance_rate", "f8"),  # of each draft token, where a request brings no pattern
+        ("acceptance_stream", "u8"),
+        # rules
+        ("lone_request_ignores_threshold", "i8"),
+        ("self_preemption_continues", "i8"),
+        ("loras_of_all_running", "i8"),
+        ("blocked_encoder_input_is_skipped", "i8"),
+        ("pads_drafts_at_admission", "i8"),
+        ("caches_accepted_in_update", "i8"),
+        ("stale_output_accounting", "i8"),
+        ("encoder_released_after_output", "i8"),
+        ("encoder_reference_per_input", "i8"),
+        ("empty_batches_wait", "i8"),
+        ("stats_at_admission", "i8"),
+        ("lookahead_slots_at_admission", "i8"),
+        # queues
+        ("num_running", "i8"),
+        ("num_waiting", "i8"),
+        ("waiting_head", "i8"),
+        ("waiting_tail", "i8"),
+        ("num_finished", "i8"),
+        ("finished_to_flush", "i8"),
+        # the step being scheduled
+        ("current_step", "i8"),
+        ("token_budget", "i8"),
+        ("encoder_budget", "i8"),
+        ("preempted_in_step", "i8"),
+        ("prefill_scheduled", "i8"),
+        ("num_scheduled_running", "i8"),
+        ("prefill_threshold", "i8"),
+        # batches in flight: a ring
+        ("first_batch", "i8"),
+        ("num_batches", "i8"),
+        # encoder cache
+        ("num_free_slots", "i8"),
+        ("num_freeable_slots", "i8"),
+        ("first_entry", "i8"),
+        ("spare_entry", "i8"),
+        ("oldest_freeable", "i8"),
+        ("newest_freeable", "i8"),
+        ("num_mismatched", "i8"),
+        # clock and totals
+        ("busy_until", "f8"),
+        ("num_steps", "i8"),
+        ("num_preemptions", "i8"),
+        ("num_recomputed_tokens", "i8"),
+        ("prompt_tokens", "i8"),
+        ("generation_tokens", "i8"),
+        ("scheduled_tokens", "i8"),
+        ("num_draft_tokens", "i8"),
+        ("num_accepted_tokens", "i8"),
+        ("encoder_tokens", "i8"),
+        ("busy_time", "f8"),
+        ("usage_time", "f8"),  # integral of kv_cache_usage over busy time
+        ("peak_usage", "f8"),
+        ("peak_running", "i8"),
+        ("peak_waiting", "i8"),
+        ("running_time", "f8"),
+        ("waiting_time", "f8"),
+    ]
+)
+
+BATCH_DTYPE = np.dtype(
+    [
+        ("num_reqs", "i8"),
+        ("num_tokens", "i8"),
+        ("step", "i8"),
+        ("num_encoder_tokens", "i8"),
+        ("start_time", "f8"),
+        ("end_time", "f8"),
+    ]
+)
+
+SCHEDULED_DTYPE = np.dtype(
+    [
+        ("uid", "i8"),
+        ("request", "i4"),
+        ("num_scheduled_tokens", "i4"),
+        ("num_computed_tokens", "i4"),  # before the step
+        ("num_spec_tokens", "i4"),
+        ("origin", "i4"),  # NEW, RESUMED or CONTINUED
+        ("samples", "i4"),
+    ]
+)
+
+FEATURE_DTYPE = np.dtype(
+    [
+        ("identifier", "u8"),
+        ("offset", "i4"),
+        ("length", "i4"),
+        ("scheduled_step", "i8"),  # step that encodes it
+        ("referenced", "i4"),  # the request holds the encoder-cache entry through this image
+    ]
+)
+
+ENCODER_ENTRY_DTYPE = np.dtype(
+    [
+        ("identifier", "u8"),
+        ("num_embeds", "i4"),
+        ("ref_cnt", "i4"),
+        ("prev_entry", "i4"),
+        ("next_entry", "i4"),
+        ("prev_freeable", "i4"),
+        ("next_freeable", "i4"),
+    ]
+)
+
+
+class EngineState(NamedTuple):
+    """One engine.
+
+    running (max_num_seqs,): request slots in running order; batches (queue_depth,) and scheduled
+    (queue_depth, max_num_seqs): batches in flight; shape_* (max_num_seqs,): the step shape that
+    is priced; finished (capacity,): slots whose end has not been collected; accept: acceptance
+    patterns; loras: scratch of the admission scan.
+    """
+
+    kv: KVState
+    scalars: NDArray[np.void]
+    running: NDArray[np.int32]
+    batches: NDArray[np.void]
+    scheduled: NDArray[np.void]
+    shape_new: NDArray[np.int32]
+    shape_context: NDArray[np.int32]
+    features: NDArray[np.void]
+    encoder_cache: NDArray[np.void]
+    finished: NDArray[np.int32]
+    accept: NDArray[np.int32]
+    loras: NDArray[np.int32]
+    cost: NDArray[np.void]

@@ -1,0 +1,89 @@
+"""One iteration of the engine's busy loop, compiled: schedule, price, and process what is done.
+
+Followed: vLLM 0.33.0 `v1/engine/core.py` (`step`, `step_with_batch_queue`).
+"""
+
+import math
+
+import numpy as np
+
+from kvsim.cache.kv_cache_manager import usage
+from kvsim.compiled import compiled
+from kvsim.engine.output import update_from_output
+from kvsim.engine.scheduler import has_requests, schedule
+from kvsim.gpu.cost import step_time
+
+IDLE = math.inf  # nothing can happen before an event from outside
+
+
+@compiled
+def price_batch(eng, b):
+    """Seconds that a batch keeps the GPU busy; an empty one takes none."""
+    n = eng.batches["num_reqs"][b]
+    if n == 0:
+        return 0.0
+    entry = eng.scheduled[b]
+    for i in range(n):
+        eng.shape_new[i] = entry["num_scheduled_tokens"][i]
+        eng.shape_context[i] = entry["num_computed_tokens"][i]
+    encoder = np.int64(eng.batches["num_encoder_tokens"][b])
+    return step_time(eng.cost, eng.shape_new, eng.shape_context, n, encoder)
+
+
+@compiled
+def _account(eng, b, seconds):
+    s = eng.scalars
+    in_use = usage(eng.kv)
+    s["num_steps"][0] += 1
+    s["scheduled_tokens"][0] += eng.batches["num_tokens"][b]
+    s["encoder_tokens"][0] += eng.batches["num_encoder_tokens"][b]
+    s["busy_time"][0] += seconds
+    s["usage_time"][0] += seconds * in_use
+    s["running_time"][0] += seconds * s["num_running"][0]
+    s["waiting_time"][0] += seconds * s["num_waiting"][0]
+    s["peak_usage"][0] = max(s["peak_usage"][0], in_use)
+    s["peak_running"][0] = max(s["peak_running"][0], s["num_running"][0])
+    s["peak_waiting"][0] = max(s["peak_waiting"][0], s["num_waiting"][0])
+
+
+@compiled
+def _tokens_in_flight(eng):
+    total = 0
+    for i in range(eng.scalars["num_batches"][0]):
+        b = (eng.scalars["first_batch"][0] + i) % len(eng.batches)
+        total += eng.batches["num_tokens"][b]
+    return total
+
+
+@compiled
+def step(eng, now):
+    """One iteration begun at `now`; when the next may begin, or IDLE.
+
+    The batch is scheduled at `now` and runs when the GPU is done with the ones before it. With
+    asynchronous scheduling the loop goes on at once while fewer than two batches are in flight;
+    otherwise it waits for the oldest and processes its output.
+    """
+    s = eng.scalars
+    scheduled = np.int64(0)
+    tried = has_requests(eng)
+    if tried:
+        scheduled = schedule(eng, now)
+        b = (s["first_batch"][0] + s["num_batches"][0] - 1) % len(eng.batches)
+        seconds = price_batch(eng, b)
+        start = max(now, s["busy_until"][0])
+        eng.batches["start_time"][b] = start
+        eng.batches["end_time"][b] = start + seconds
+        s["busy_until"][0] = start + seconds
+        if scheduled > 0:
+            _account(eng, b, seconds)
+        early = scheduled > 0 or (s["empty_batches_wait"][0] != 0 and has_requests(eng))
+        if early and s["num_batches"][0] < s["queue_depth"][0]:
+            return now
+    if s["num_batches"][0] == 0:
+        return IDLE
+    stuck = scheduled == 0 and _tokens_in_flight(eng) == 0 and s["finished_to_flush"][0] == 0
+    end = max(now, eng.batches["end_time"][s["first_batch"][0]])
+    update_from_output(eng, end)
+    if stuck and s["finished_to_flush"][0] == 0:
+        return IDLE
+    return end

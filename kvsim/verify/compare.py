@@ -1,0 +1,137 @@
+"""Find recorded traces and their scenarios, replay them, name the first difference of each."""
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvsim.engine.config import EngineConfig
+from kvsim.errors import KvsimError
+from kvsim.rules import rules_for
+from kvsim.verify.replay import Replay
+from kvsim.verify.scenario import Scenario, engine_config
+
+Record = dict[str, Any]
+
+_DIAGNOSTIC = "ops"  # order of pool calls; what they lead to is compared
+_SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One trace: `difference` is None if every compared field agrees."""
+
+    path: Path
+    num_steps: int
+    difference: str | None = None
+
+    @property
+    def identical(self) -> bool:
+        return self.difference is None
+
+
+def find_traces(paths: Sequence[Path]) -> list[Path]:
+    """Trace files under the given files and folders; raises KvsimError where there are none."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.name.endswith(_SUFFIXES))
+            if not inside:
+                raise KvsimError(f"{path}: no trace (*.jsonl.gz) in this folder")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise KvsimError(f"{path}: no such file or folder")
+    return found
+
+
+def read_trace(path: Path) -> list[Record]:
+    """All lines of a trace, header first, end last; raises KvsimError if it is not one."""
+    try:
+        opener = gzip.open if path.name.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+    except (OSError, EOFError, ValueError) as error:
+        raise KvsimError(f"{path}: not a readable trace: {error}") from None
+    if len(lines) < 2 or lines[0].get("type") != "header" or lines[-1].get("type") != "end":
+        raise KvsimError(f"{path}: not a conformance trace (a header line, steps, an end line)")
+    return lines
+
+
+def scenario_path(trace: Path, name: str) -> Path:
+    """golden*/NAME.jsonl.gz -> scenarios/NAME.json beside the golden folder."""
+    for folder in (trace.parent.parent / "scenarios", trace.parent / "scenarios", trace.parent):
+        if (folder / f"{name}.json").is_file():
+            return folder / f"{name}.json"
+    raise KvsimError(f"{trace}: its scenario {name}.json is not in {trace.parent.parent / 'scenarios'}")
+
+
+def first_difference(ours: Any, theirs: Any, field: str = "") -> str | None:
+    """Path and values of the first place where two records differ, or None."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in [*theirs, *(key for key in ours if key not in theirs)]:
+            if key != _DIAGNOSTIC and ours.get(key) != theirs.get(key):
+                return first_difference(ours.get(key), theirs.get(key), f"{field}.{key}".lstrip("."))
+        return None
+    if isinstance(ours, list) and isinstance(theirs, list) and ours != theirs:
+        for i, (a, b) in enumerate(zip_longest(ours, theirs)):
+            if a != b:
+                return first_difference(a, b, f"{field}[{i}]")
+    return None if ours == theirs else f"{field}: ours {ours!r}, theirs {theirs!r}"
+
+
+def _header(config: EngineConfig) -> Record:
+    """What a trace's header says about the engine, as kvsim derives it."""
+    kv, rules = config.kv_cache_config(), config.rules
+    return {
+        "scheduler_block_size": kv.scheduler_block_size
+        if rules.aligned_hybrid_caching
+        else kv.hash_block_size,
+        "hash_block_size": kv.hash_block_size,
+        "group_block_sizes": list(kv.group_block_sizes),
+        "watermark_blocks": int(config.watermark * config.num_gpu_blocks) if rules.watermark else 0,
+        "num_lookahead_tokens": config.num_lookahead_tokens,
+        "num_hash_lookahead_tokens": config.num_hash_lookahead_tokens,
+        "use_eagle_block_drop": config.use_eagle_block_drop,
+        "max_in_flight_tokens": kv.max_in_flight_tokens if rules.window_cap_counts_in_flight else None,
+        "queue_depth": config.queue_depth,
+    }
+
+
+def verify_trace(path: Path) -> Verdict:
+    """Replay one trace's scenario and compare every field of every step and of the end."""
+    header, *recorded = read_trace(path)
+    try:
+        rules_for(header["vllm"])
+        scenario = Scenario(scenario_path(path, header["scenario"]))
+        config = engine_config(header["config"], header["vllm"])
+    except KeyError as error:
+        raise KvsimError(f"{path}: the header or scenario lacks {error}") from None
+    ours = _header(config)
+    if not config.enable_prefix_caching:
+        ours.pop("hash_block_size")  # without caching nothing is hashed
+    difference = first_difference(ours, {key: header.get(key) for key in ours})
+    if difference:
+        return Verdict(path, len(recorded) - 1, f"header, {difference}")
+    with np.errstate(over="ignore"):  # the compiler off: unsigned overflow is meant
+        replay = Replay(scenario, config, bytes.fromhex(header["none_hash"]))
+        for theirs, mine in zip_longest(recorded, replay):
+            if mine is None or theirs is None:
+                return Verdict(path, len(recorded) - 1, f"ours has {'fewer' if mine is None else 'more'} lines")
+            where = f"step {theirs['t']}" if theirs["type"] == "step" else "end"
+            difference = first_difference(mine, theirs)
+            if difference:
+                return Verdict(path, len(recorded) - 1, f"{where}, {difference}")
+    return Verdict(path, len(recorded) - 1)
+
+
+def verify_paths(paths: Sequence[Path | str]) -> Iterator[Verdict]:
+    """Verdicts of all traces under the paths, in order; raises KvsimError for unreadable input."""
+    for path in find_traces([Path(p) for p in paths]):
+        yield verify_trace(path)

@@ -1,0 +1,436 @@
+"""Replay a conformance scenario through kvsim's core and describe every step as the recorder does."""
+
+import hashlib
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kvsim.cache.block_hasher import VllmBlockHasher
+from kvsim.cache.block_pool import free_queue
+from kvsim.cache.hashing import (
+    BlockContent,
+    block_extra_keys,
+    event_block_hash,
+    event_extra_keys,
+    make_block_hash_with_group_id,
+)
+from kvsim.cache.state import (
+    LOG_CLEARED,
+    LOG_EVICTED,
+    LOG_FINISHED,
+    LOG_LOOKUP,
+    LOG_PREEMPTED,
+    LOG_REMOVED,
+    LOG_STORED,
+    LOG_STORED_PARTIAL,
+    LOG_STORED_RUN,
+    NONE,
+    RUNNING,
+    STATUS_NAMES,
+)
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.core import EngineCore
+from kvsim.engine.state import CONTINUED, NEW, RESUMED
+from kvsim.verify.scenario import Scenario, num_accepted, output_token
+
+Record = dict[str, Any]
+
+MAX_STEPS = 20_000
+IDLE_LIMIT = 8
+_ORIGINS = {NEW: "new", RESUMED: "resumed", CONTINUED: "running"}
+_STATS = ("requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits")
+
+
+def sha16(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def ranges(values: list[int]) -> list[list[int]]:
+    """Run-length form: [[start, length], ...]."""
+    out: list[list[int]] = []
+    for value in values:
+        if out and value == sum(out[-1]):
+            out[-1][1] += 1
+        else:
+            out.append([value, 1])
+    return out
+
+
+class Replay:
+    """One scenario on one engine; iterate to get the trace lines after the header."""
+
+    def __init__(self, scenario: Scenario, config: EngineConfig, none_hash: bytes) -> None:
+        self.scenario, self.config = scenario, config
+        self.core = EngineCore(config)
+        self.kv_config = config.kv_cache_config()
+        assert isinstance(self.core.hasher, VllmBlockHasher)
+        self.hasher = self.core.hasher
+        self.hasher.root = none_hash
+        self.hasher.keep_digests()
+        self.names: dict[int, str] = {}  # uid -> request id
+        self.tokens: dict[str, list[int]] = {}
+        self.in_flight: deque[Record] = deque()
+        self.totals: Counter[str] = Counter()
+        self.last_stats = dict.fromkeys(_STATS, 0)
+        self.was_reset = False
+        self.new_rules = config.rules.events_carry_group
+
+    # ------------------------------------------------------------ requests
+
+    def _content(self, request: Record) -> BlockContent:
+        lora = request["lora"]
+        return BlockContent(
+            len(request["prompt_token_ids"]),
+            tuple((m["id"], m["offset"], m["length"]) for m in request["mm"]),
+            (lora["name"], lora["path"]) if lora else None,
+            request["salt"],
+        )
+
+    def add(self, request: Record) -> None:
+        outputs = [output_token(request, i) for i in range(request["max_tokens"])]
+        tokens = request["prompt_token_ids"] + outputs
+        self.tokens[request["id"]] = tokens
+        hashes = np.empty((0, 2), np.uint64)
+        if self.config.enable_prefix_caching:
+            hashes = self.hasher.hash_tokens(tokens, self._content(request))
+        self.core.add_hashed_request(
+            request["id"],
+            num_prompt_tokens=len(request["prompt_token_ids"]),
+            max_tokens=request["max_tokens"],
+            block_hashes=hashes,
+            arrival_time=request["arrival_time"],
+            stop_at=request["stop_at"] or 0,
+            features=[_Feature(m) for m in request["mm"]],
+            lora=request["lora"]["id"] if request["lora"] else 0,
+            priority=request["priority"],
+            skip_reading_prefix_cache=bool(request["skip_reading_prefix_cache"]),
+            accept=request["accept"],
+        )
+        slot = self.core.slot_of(request["id"])
+        assert slot is not None
+        self.names[int(self.core.requests["uid"][slot])] = request["id"]
+
+    # ------------------------------------------------------------ events and pool
+
+    def _digest(self, lo: int, hi: int) -> bytes:
+        assert self.hasher.digests is not None
+        return self.hasher.digests[int(lo).to_bytes(8, "little") + int(hi).to_bytes(8, "little")]
+
+    def _hex(self, lo: int, hi: int) -> str:
+        return f"{event_block_hash(self._digest(lo, hi)):016x}"
+
+    def _block_hex(self, name: str, g: int, index: int) -> str:
+        """Event hash of block `index` of a request, in the view of group `g`."""
+        slot = self.core.slot_of(name)
+        return self._hex(*self.core.block_hash(slot, g, index))
+
+    def _extra(self, name: str, start: int, end: int, index: int) -> tuple[Any, int]:
+        content = self._content(self.scenario.by_id[name])
+        lookahead = self.config.num_hash_lookahead_tokens
+        keys, index = block_extra_keys(content, start, end + lookahead, index, self.config.rules)
+        while lookahead and index > 0 and sum(content.features[index - 1][1:]) > end:
+            index -= 1
+        published = event_extra_keys(keys)
+        return published and [list(k) if isinstance(k, tuple) else k for k in published], index
+
+    def _stored(self, name: str, g: int, run: tuple[int, int], size: int, blocks: list[Any]) -> Record:
+        first, end = run
+        tokens = self.tokens[name][first * size : end * size]
+        extras, index = [], 0
+        for i, _ in blocks:
+            keys, index = self._extra(name, i * size, (i + 1) * size, index)
+            extras.append(keys)
+        lora = self.scenario.by_id[name]["lora"]
+        return {
+            "stored": [digest for _, digest in blocks],
+            "parent": self._block_hex(name, g, first - 1) if first else None,
+            **({"group": g} if self.new_rules else {}),
+            "block_size": size,
+            "n_tokens": len(tokens),
+            "tokens_sha": sha16(",".join(map(str, tokens))),
+            **({"extra": extras or None} if self.new_rules else {}),
+            "lora": lora["name"] if lora else None,
+        }
+
+    def _stored_partial(self, name: str, g: int, boundary: int, digest: str) -> Record:
+        size = self.kv_config.hash_block_size
+        start = boundary - size
+        tokens = self.tokens[name][start:boundary]
+        features = self._content(self.scenario.by_id[name]).features
+        index = next((i for i, f in enumerate(features) if f[1] + f[2] > start), len(features))
+        keys, _ = self._extra(name, start, boundary, index if start else 0)
+        slot = self.core.slot_of(name)
+        fine = self.core.requests["hash_offset"][slot] + boundary // size - 2
+        lora = self.scenario.by_id[name]["lora"]
+        return {
+            "stored": [digest],
+            "parent": self._hex(*self.core.kv.block_hashes[fine]) if start else None,
+            "group": g,
+            "block_size": size,
+            "n_tokens": size,
+            "tokens_sha": sha16(",".join(map(str, tokens))),
+            "extra": [keys],
+            "lora": lora["name"] if lora else None,
+        }
+
+    def _events(self, log: np.ndarray) -> list[Record]:
+        events: list[Record] = []
+        blocks: list[Any] = []
+        for e in log:
+            kind, g = int(e["kind"]), int(e["group_id"])
+            if kind == LOG_REMOVED:
+                group = {"group": g} if self.new_rules else {}
+                events.append({"removed": [self._hex(e["hash_lo"], e["hash_hi"])], **group})
+            elif kind == LOG_CLEARED:
+                events.append({"cleared": True})
+            elif kind == LOG_STORED:
+                blocks.append((int(e["first"]), self._hex(e["hash_lo"], e["hash_hi"])))
+            elif kind == LOG_STORED_RUN:
+                size = self.kv_config.group_block_sizes[g]
+                run = int(e["first"]), int(e["last"])
+                events.append(self._stored(self.names[int(e["request"])], g, run, size, blocks))
+                blocks = []
+            elif kind == LOG_STORED_PARTIAL:
+                digest = self._hex(e["hash_lo"], e["hash_hi"])
+                name = self.names[int(e["request"])]
+                events.append(self._stored_partial(name, g, int(e["first"]), digest))
+        return events
+
+    def _cache_digest(self) -> tuple[int, str]:
+        pool = self.core.kv.pool
+        entries = pool.blocks
+        lines = []
+        for head in pool.buckets:
+            e = int(head)
+            while e != NONE:
+                digest = self._digest(entries["hash_lo"][e], entries["hash_hi"][e])
+                key = make_block_hash_with_group_id(digest, int(entries["group_id"][e]))
+                ids, same = [], e
+                while same != NONE:
+                    ids.append(int(entries["block_id"][same]))
+                    same = int(entries["newer"][same])
+                lines.append(f"{key.hex()}={','.join(map(str, ids))}")
+                e = int(entries["bucket_next"][e])
+        return int(pool.scalars["num_cached_keys"][0]), sha16("\n".join(sorted(lines)))
+
+    def _waiting(self) -> list[str]:
+        requests, out = self.core.requests, []
+        r = int(self.core.state.scalars["waiting_head"][0])
+        while r != NONE:
+            out.append(self.names[int(requests["uid"][r])])
+            r = int(requests["next_waiting"][r])
+        return out
+
+    def _phase(self, log: np.ndarray, *, events: bool = True) -> Record:
+        """Pool and queues after a phase, and what the phase did to blocks."""
+        pool, state = self.core.kv.pool, self.core.state
+        queue = free_queue(pool)
+        cached, cache_sha = self._cache_digest()
+        running = state.running[: state.scalars["num_running"][0]]
+        record: Record = {
+            "free": int(pool.scalars["num_free_blocks"][0]),
+            "cached": cached,
+            "cache_sha": cache_sha,
+            "running": [self.names[int(self.core.requests["uid"][r])] for r in running],
+            "waiting": self._waiting(),
+            "evicted": [int(e["first"]) for e in log if e["kind"] == LOG_EVICTED],
+        }
+        if self.scenario.trace.get("free_queue", True):
+            record["queue"] = queue
+        else:
+            record["queue_sha"] = sha16(",".join(map(str, queue)))
+        if self.scenario.trace.get("events", True):
+            record["events"] = self._events(log) if events else []
+        return record
+
+    def _named(self, log: np.ndarray, kind: int) -> list[str]:
+        return [self.names[int(e["request"])] for e in log if e["kind"] == kind]
+
+    def _finished(self, log: np.ndarray) -> list[list[Any]]:
+        out = []
+        for e in log:
+            if e["kind"] == LOG_FINISHED:
+                row = self.core.requests[int(e["first"])]
+                outputs = int(row["num_tokens"]) - int(row["num_prompt_tokens"])
+                out.append(
+                    [
+                        self.names[int(e["request"])],
+                        STATUS_NAMES[int(e["last"])],
+                        int(row["num_tokens"]),
+                        outputs,
+                    ]
+                )
+        return out
+
+    # ------------------------------------------------------------ phases
+
+    def before(self, t: int, arrivals: list[Record], aborts: list[str], actions: list[Record]) -> Record:
+        done: list[list[Any]] = []
+        for request in arrivals:
+            self.add(request)
+            done.append(["add", request["id"]])
+        for name in aborts:
+            self.core.abort_request(name, float(t))
+            done.append(["abort", name])
+        for action in actions:
+            ok = self.core.reset_prefix_cache(bool(action.get("running")))
+            self.was_reset |= ok
+            done.append(["reset_prefix_cache", ok])
+        log = self.core.take_log()
+        record = {
+            "actions": done,
+            "finished": self._finished(log),
+            "preempted": self._named(log, LOG_PREEMPTED),
+            **self._phase(log),
+        }
+        self.core.take_finished()
+        return record
+
+    def _take_stats(self) -> Record:
+        now = {name: int(self.core.kv.scalars[name][0]) for name in _STATS}
+        delta: Record = {name: now[name] - self.last_stats[name] for name in _STATS}
+        self.last_stats = now
+        delta = {name: value for name, value in delta.items() if value}
+        self.totals.update(delta)
+        if self.was_reset:
+            delta["reset"] = True
+            self.was_reset = False
+        return delta
+
+    def _scheduled(self, entry: np.void) -> Record:
+        kv, slot = self.core.kv, int(entry["request"])
+        row = int(kv.requests["row"][slot])
+        computed, n = int(entry["num_computed_tokens"]), int(entry["num_scheduled_tokens"])
+        sizes = self.kv_config.group_block_sizes
+        tables, new_blocks = [], []
+        for g in range(len(sizes)):
+            held, new = int(kv.rows["num_blocks"][row, g]), int(kv.rows["num_new_blocks"][row, g])
+            tables.append(kv.block_tables[row, g, :held].tolist())
+            new_blocks.append(tables[g] if entry["origin"] != CONTINUED else tables[g][held - new :])
+        record: Record = {
+            "id": self.names[int(entry["uid"])],
+            "state": _ORIGINS[int(entry["origin"])],
+            "computed": computed,
+            "n": n,
+            "new_blocks": new_blocks,
+            "slots": [
+                ranges([t[p // size] * size + p % size for p in range(computed, computed + n)])
+                for t, size in zip(tables, sizes, strict=True)
+            ],
+            "samples": bool(entry["samples"]),
+        }
+        if entry["origin"] != CONTINUED:
+            record["hit"] = computed
+            if kv.requests["shared_prefix_boundary"][slot]:
+                record["junction"] = int(kv.requests["shared_prefix_boundary"][slot])
+        if self.scenario.trace.get("tables", True):
+            record["table"] = tables
+        if entry["num_spec_tokens"]:
+            record["spec"] = int(entry["num_spec_tokens"])
+        images = self.core.images_encoded_now(slot)
+        if images:
+            record["encoder"] = images
+        return record
+
+    def schedule(self) -> Record:
+        tokens = self.core.schedule()
+        batch = self.core.latest_batch()
+        log = self.core.take_log()
+        record = {
+            "reqs": [self._scheduled(entry) for entry in batch],
+            "tokens": tokens,
+            "preempted": self._named(log, LOG_PREEMPTED),
+            "lookups": [
+                [self.names[int(e["request"])], int(e["first"])] for e in log if e["kind"] == LOG_LOOKUP
+            ],
+            "stats": self._take_stats(),
+            **self._phase(log),
+        }
+        self.in_flight.append(record)
+        return record
+
+    def update(self) -> Record:
+        scheduled = self.in_flight.popleft()
+        produced = {}
+        for entry in scheduled["reqs"]:
+            name, count = entry["id"], 0
+            if entry["samples"]:
+                request, slot = self.scenario.by_id[name], self.core.slot_of(name)
+                index = 0
+                if slot is not None and self.core.requests["status"][slot] <= RUNNING:
+                    row = self.core.requests[slot]
+                    index = int(row["num_tokens"]) - int(row["num_prompt_tokens"])
+                drafts = entry.get("spec", 0)
+                count = 1 + (num_accepted(request, index, drafts) if drafts else 0)
+            produced[name] = count
+        self.core.update_from_output()
+        log = self.core.take_log()
+        record = {
+            "produced": produced,
+            "finished": self._finished(log),
+            **self._phase(log, events=False),
+        }
+        self.core.take_finished()
+        return record
+
+    # ------------------------------------------------------------ the loop of the recorder
+
+    def _iterate(self, line: Record) -> bool:
+        """One engine iteration; whether it did anything."""
+        did, tried = False, self.core.has_unscheduled_work()
+        if tried:
+            line["sched"] = self.schedule()
+            did = bool(line["sched"]["reqs"])
+        waits = did or (self.new_rules and tried and self.core.has_unscheduled_work())
+        if tried and waits and len(self.in_flight) < self.config.queue_depth:
+            return did
+        if self.in_flight:
+            did |= bool(self.in_flight[0]["reqs"])
+            line["upd"] = self.update()
+        return did
+
+    def __iter__(self) -> Iterator[Record]:
+        arrivals, aborts, actions = defaultdict(list), defaultdict(list), defaultdict(list)
+        for request in self.scenario.requests:
+            arrivals[request["arrive"]].append(request)
+            if request["abort_at"] is not None:
+                aborts[request["abort_at"]].append(request["id"])
+        for action in self.scenario.actions:
+            actions[action["step"]].append(action)
+        last_event = max([*arrivals, *aborts, *actions])
+        lines = idle = t = 0
+        while t < MAX_STEPS and idle < IDLE_LIMIT:
+            t += 1
+            line: Record = {"type": "step", "t": t}
+            if t in arrivals or t in aborts or t in actions:
+                line["pre"] = self.before(t, arrivals.get(t, []), aborts.get(t, []), actions.get(t, []))
+            did = self._iterate(line)
+            if len(line) > 2:
+                lines += 1
+                yield line
+            if t >= last_event and not self.core.has_requests() and not self.in_flight:
+                break
+            idle = 0 if did or t < last_event else idle + 1
+        yield self._end(lines, t)
+
+    def _end(self, lines: int, t: int) -> Record:
+        pool = self.core.kv.pool
+        owners = pool.blocks["ref_cnt"][: self.config.num_gpu_blocks]
+        return {
+            "type": "end",
+            "lines": lines,
+            "last_t": t,
+            "unfinished": sorted(self.core.live_requests()[0]),
+            "refs": {str(b): int(owners[b]) for b in np.flatnonzero(owners) if b},
+            "stats": dict(self.totals),
+            "alloc": int(pool.scalars["num_allocated"][0]),
+            "evict": int(pool.scalars["num_evicted"][0]),
+            "cached_blocks": int(pool.scalars["num_cached"][0]),
+        }
+
+
+class _Feature:
+    def __init__(self, item: Record) -> None:
+        self.identifier, self.offset, self.length = item["id"], item["offset"], item["length"]
