@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -168,7 +169,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
             for line_number, line in enumerate(file, 1):
                 if line.strip():
                     yield line_number, line
-    except (OSError, EOFError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         where = f" line {line_number + 1}" if line_number else ""
         raise KvsimError(f"{path}{where}: cannot be read: {reason}") from None

@@ -1,0 +1,355 @@
+"""Bad input: one line that names file, line, key and value, and says what would be right."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvsim.errors import KvsimError
+from kvsim.scenario import load_scenario
+from kvsim.scenario.yaml_file import parse_mapping
+
+GOOD = """\
+seed: 1
+model: Qwen/Qwen3-VL-2B-Instruct
+gpu: rtx-4090
+engine:
+  block_size: 16
+  max_model_len: 4096
+workload:
+  type: shared_prefix
+  rate: 10
+  num_requests: 5
+  suffix_len: {distribution: uniform, min: 1, max: 9}
+"""
+
+
+def complaint(path, overrides=(), trace=None) -> str:
+    with pytest.raises(KvsimError) as caught:
+        load_scenario(path, overrides, trace)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.fixture
+def complain(tmp_path):
+    def about(content, *overrides, trace=None) -> str:
+        path = tmp_path / "bad.yaml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return complaint(path, overrides, trace).replace(str(tmp_path), "DIR")
+
+    return about
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "block_size: 16",
+            "block_sise: 16",
+            "line 5: engine.block_sise: unknown key; did you mean block_size?",
+        ),
+        ("engine:", "engin:", "line 4: engin: unknown key; did you mean engine?"),
+        ("  rate", "  rat", "line 9: workload.rat: unknown key; did you mean rate?"),
+        ("gpu:", "zzzz:", "line 3: zzzz: unknown key; known are name, seed, vllm_version, model, gpu"),
+        ("seed: 1", "seed: one", "line 1: seed: 'one' is not a whole number"),
+        ("seed: 1", "seed: 1.5", "line 1: seed: 1.5 is not a whole number"),
+        ("seed: 1", "seed: -1", "line 1: seed: -1 is out of range; give at least 0"),
+        ("seed: 1", "seed: 99999999999999999999", "line 1: seed: 99999999999999999999 is out of range"),
+        ("seed: 1", "vllm_version: 0.5", "line 1: vllm_version: '0.5' is not known; known are"),
+        ("seed: 1", "vllm_version: new", "line 1: vllm_version: 'new' is not known; known are"),
+        ("seed: 1", "vllm_version: true", "line 1: vllm_version: True is not a release"),
+        ("seed: 1", "name: ../up", "line 1: name: '../up' cannot name a folder"),
+        ("seed: 1", "name: 17", "line 1: name: 17 is not text; put it in quotes"),
+        ("seed: 1", "horizon: -1", "line 1: horizon: -1 is out of range; give above 0"),
+        ("seed: 1", "horizon: .nan", "line 1: horizon: nan is not a finite number"),
+        ("seed: 1", "horizon: .inf", "line 1: horizon: inf is not a finite number"),
+        ("seed: 1", "horizon: 1e30", "line 1: horizon: 1e+30 is out of range; give at most"),
+        ("seed: 1", "horizon: 5 min", "line 1: horizon: '5 min' is not a number"),
+        (
+            "seed: 1",
+            "cluster: {replicas: 2}",
+            "line 1: cluster.replicas: 2 replicas are not simulated yet; give 1",
+        ),
+        (
+            "seed: 1",
+            "cluster: {router: random}",
+            "line 1: cluster.router: random is not known; one of round_robin",
+        ),
+        ("rtx-4090", "rtx-4080", "line 3: gpu: 'rtx-4080' is not in the catalog; nearest: RTX 4090"),
+        ("rtx-4090", "", "line 3: gpu: missing; give a catalog name"),
+        ("Qwen/Qwen3-VL-2B-Instruct", "Qwen3-VL-3B", "line 2: model: 'Qwen3-VL-3B' is not in the catalog"),
+        ("block_size: 16", "block_size: 0", "line 5: engine.block_size: 0 is out of range; give at least 1"),
+        (
+            "block_size: 16",
+            "block_size: -16",
+            "line 5: engine.block_size: -16 is out of range; give at least 1",
+        ),
+        (
+            "block_size: 16",
+            "block_size: 15",
+            "line 5: engine.block_size: 15 is not a block size; give a multiple",
+        ),
+        ("block_size: 16", "block_size: 1e30", "line 5: engine.block_size: 1e+30 is not a whole number"),
+        ("block_size: 16", "block_size: 16.0", "line 5: engine.block_size: 16.0 is not a whole number"),
+        ("block_size: 16", "block_size: '16'", "line 5: engine.block_size: '16' is not a whole number"),
+        ("block_size: 16", "block_size: true", "line 5: engine.block_size: True is not a whole number"),
+        ("block_size: 16", "watermark: 1", "line 5: engine.watermark: 1 is out of range; give below 1"),
+        (
+            "block_size: 16",
+            "gpu_memory_utilization: 0",
+            "line 5: engine.gpu_memory_utilization: 0 is out of range",
+        ),
+        (
+            "block_size: 16",
+            "gpu_memory_utilization: 90",
+            "line 5: engine.gpu_memory_utilization: 90 is out of range",
+        ),
+        (
+            "block_size: 16",
+            "gpu_memory_utilization: .nan",
+            "line 5: engine.gpu_memory_utilization: nan is not a",
+        ),
+        (
+            "block_size: 16",
+            "async_scheduling: yes",
+            "line 5: engine.async_scheduling: 'yes' is not true or false",
+        ),
+        ("block_size: 16", "async-scheduling: 1", "line 5: engine.async_scheduling: 1 is not true or false"),
+        (
+            "block_size: 16",
+            "scheduling_policy: sjf",
+            "line 5: engine.scheduling_policy: sjf is not known; one of",
+        ),
+        (
+            "block_size: 16",
+            "kv_cache_dtype: fp4",
+            "line 5: engine.kv_cache_dtype: fp4 is not known; one of auto",
+        ),
+        (
+            "block_size: 16",
+            "max_num_seqs: 4\n  max_num_batched_tokens: 2",
+            "line 6: engine.max_num_batched_tokens: 2",
+        ),
+        (
+            "block_size: 16",
+            "speculative_config: {method: ngram}",
+            "line 5: engine.speculative_config.num_speculative",
+        ),
+        (
+            "block_size: 16",
+            "speculative_config: ngram",
+            "line 5: engine.speculative_config: 'ngram' is not a mapping",
+        ),
+        (
+            "block_size: 16",
+            "num_gpu_blocks_override: 0",
+            "line 5: engine.num_gpu_blocks_override: 0 is out of range",
+        ),
+        ("4096", "-1", "line 6: engine.max_model_len: -1 is neither a whole number from 1"),
+        ("4096", "long", "line 6: engine.max_model_len: 'long' is neither a whole number"),
+        ("  type: shared_prefix\n", "", "line 7: workload.type: missing; one of shared_prefix, image, trace"),
+        ("shared_prefix", "shared_prefixes", "line 8: workload.type: 'shared_prefixes' is not known; one of"),
+        ("  rate: 10\n", "", "line 7: workload.rate: missing; give requests per second, or inf"),
+        ("rate: 10", "rate: 0", "line 9: workload.rate: 0 is out of range; give a number above 0"),
+        ("rate: 10", "rate: fast", "line 9: workload.rate: 'fast' is not a number"),
+        ("rate: 10", "rate: .nan", "line 9: workload.rate: nan is out of range"),
+        ("  num_requests: 5\n", "", "line 7: workload.num_requests: missing; say how many, or give horizon"),
+        (
+            "num_requests: 5",
+            "num_requests: 1e3",
+            "line 10: workload.num_requests: 1000.0 is not a whole number",
+        ),
+        ("max: 9", "max: 0", "line 11: workload.suffix_len.min: 1 is above max, 0"),
+        ("max: 9", "mx: 9", "line 11: workload.suffix_len.mx: unknown key; uniform takes"),
+        (
+            "distribution: uniform",
+            "distribution: u",
+            "line 11: workload.suffix_len.distribution: 'u' is not known",
+        ),
+    ],
+)
+def test_bad_values(complain, old, new, says):
+    text = complain(GOOD.replace(old, new, 1))
+    assert text.startswith(f"DIR/bad.yaml {says}"), text
+
+
+@pytest.mark.parametrize("section", ["model", "gpu", "workload"])
+def test_missing_sections(complain, section):
+    kept = {"model": "model: qwen3-8b\n", "gpu": "gpu: l4\n", "workload": GOOD[GOOD.index("workload:") :]}
+    text = complain("".join(part for name, part in kept.items() if name != section))
+    assert text.startswith(f"DIR/bad.yaml: {section}: missing; give ")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", ": empty; a scenario needs model, gpu and workload"),
+        (b"# only a comment\n", ": empty; a scenario needs"),
+        (b"- 1\n- 2\n", ": not a mapping of keys to values but [1, 2]"),
+        (b"hello", ": not a mapping of keys to values but 'hello'"),
+        (b"seed: [1\n", " line 2 column 1: broken YAML: expected ',' or ']'"),
+        (b"seed: 1\nmodel: a: b\n", " line 2 column 9: broken YAML: mapping values are not allowed here"),
+        (b"engine:\n\tblock_size: 1\n", " line 2 column 1: broken YAML:"),
+        (b"seed: 1\nseed: 2\n", ' line 2 column 1: broken YAML: found duplicate key "seed"'),
+        (b"engine: {max-model-len: 1, max_model_len: 2}", " line 1: engine.max_model_len: given twice"),
+        (b"seed: 1\n---\nseed: 2\n", " line 2 column 1: broken YAML: but found another document"),
+        (b"seed: *nowhere\n", " line 1 column 7: broken YAML: found undefined alias"),
+        (b"model: caf\xe9\n", ": not UTF-8 text (byte 0xe9 at position 10)"),
+        (b"\xff\xfeg\x00p\x00", ": not UTF-8 text (byte 0xff at position 0)"),
+        (b"model: \x00\n", ": broken YAML:"),
+        (b"a: &a {b: *a}\n", " line 1: a: unknown key"),
+        (b"[" * 5000, ": broken YAML"),
+        (b"seed: " + b"9" * 5000, ": broken YAML"),
+    ],
+)
+def test_broken_files(complain, content, says):
+    text = complain(content)
+    assert text.startswith(f"DIR/bad.yaml{says}"), text
+
+
+def test_aliases_that_multiply(complain):
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    assert "too many values" in complain("\n".join(lines))
+
+
+def test_missing_file_and_folder(tmp_path):
+    assert complaint(tmp_path / "no.yaml").endswith("no.yaml: cannot be read: No such file or directory")
+    assert complaint(tmp_path).endswith(": cannot be read: Is a directory")
+
+
+def test_further_problems_are_counted(complain):
+    text = complain("seed: x\nhorizon: -1\nmodel: qwen3-8b\ngpu: l4\nzzz: 1\n")
+    assert text.startswith("DIR/bad.yaml line 5: zzz: unknown key")
+    assert text.endswith("(+3 more)")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("seed", "--set seed: write section.key=value"),
+        ("=3", "--set =3: write section.key=value"),
+        ("engine..x=3", "--set engine..x=3: write section.key=value"),
+        ("seed.x=3", "--set seed.x=3: seed is 1, not a section with keys"),
+        (
+            "engine.block_sise=3",
+            "--set engine.block_sise=3: engine.block_sise: unknown key; did you mean block_size",
+        ),
+        ("engine.block-size=17", "--set engine.block-size=17: engine.block_size: 17 is not a block size"),
+        ("engine=3", "--set engine=3: engine: 3 is not a mapping"),
+        ("seed=[", "--set seed=[ line 1 column 2: broken YAML"),
+        ("gpu=", "--set gpu=: gpu: missing; give a catalog name"),
+        ("workload.suffix_len.max=0", "DIR/bad.yaml line 11: workload.suffix_len.min: 1 is above max, 0"),
+        (
+            "workload.type=trace",
+            "DIR/bad.yaml line 11: workload.suffix_len: unknown key; known are type, path",
+        ),
+    ],
+)
+def test_bad_overrides(complain, override, says):
+    assert complain(GOOD, override).startswith(says)
+
+
+IMAGE = "model: qwen3-8b\ngpu: l4\nworkload: {type: image, rate: 1, num_requests: 2, image_size: [64, 64]}\n"
+
+
+def test_pixels_of_a_model_without_a_known_processor(complain):
+    text = complain(IMAGE)
+    assert text.startswith(
+        "DIR/bad.yaml line 3: workload.image_size: not known how Qwen/Qwen3-8B turns pixels"
+    )
+
+
+REPLAY = "model: llama-3.1-8b\ngpu: h100-sxm\nworkload: {type: trace, path: rows.jsonl}\n"
+
+
+def test_trace_that_is_not_there(complain, tmp_path):
+    text = complain(REPLAY)
+    expected = (
+        "DIR/bad.yaml line 3: workload.path: 'rows.jsonl' is not there (tried DIR/rows.jsonl and rows.jsonl)"
+    )
+    assert text == expected
+    assert (
+        complain(REPLAY, trace=tmp_path / "x.jsonl")
+        == "DIR/x.jsonl: cannot be read: No such file or directory"
+    )
+    text = complain(REPLAY.replace(", path: rows.jsonl", ""))
+    assert text == "DIR/bad.yaml line 3: workload.path: missing; name the trace here or give --trace PATH"
+
+
+def test_trace_that_is_empty_or_another(complain, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n")
+    assert complain(REPLAY) == "DIR/rows.jsonl: empty; a trace needs at least one row"
+    rows.write_text(json.dumps({"timestamp": 0}) + "\n")
+    text = complain(REPLAY.replace("rows.jsonl", f"rows.jsonl, sha256: {'a' * 64}"))
+    assert text.startswith("DIR/bad.yaml line 3: workload.sha256: DIR/rows.jsonl holds other rows")
+
+
+def test_trace_for_another_workload(complain, tmp_path):
+    text = complain(GOOD, trace=tmp_path / "rows.jsonl")
+    assert (
+        text
+        == "DIR/bad.yaml line 8: workload.type: shared_prefix replays no trace; --trace needs type: trace"
+    )
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_scenario_or_one_line(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(content)
+    complaint(path)
+
+
+yaml_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+keys = st.sampled_from(
+    [
+        "seed",
+        "name",
+        "model",
+        "gpu",
+        "horizon",
+        "vllm_version",
+        "engine",
+        "workload",
+        "cluster",
+        "extra",
+        "engine.block_size",
+        "engine.max_model_len",
+        "engine.speculative_config",
+        "workload.type",
+        "workload.rate",
+        "workload.suffix_len",
+        "workload.num_requests",
+        "cluster.replicas",
+    ]
+)
+
+
+@given(keys, yaml_like)
+def test_any_value_anywhere_gives_a_scenario_or_one_line(tmp_path_factory, key, value):
+    path = tmp_path_factory.getbasetemp() / "good.yaml"
+    path.write_text(GOOD)
+    try:
+        load_scenario(path, [f"{key}={json.dumps(value)}"])
+        said = ""
+    except KvsimError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+@given(st.dictionaries(st.text(max_size=8), yaml_like, max_size=3))
+def test_what_is_read_is_what_was_written(values):
+    text = json.dumps(values, ensure_ascii=False)
+    try:
+        read, _ = parse_mapping(text, "text")
+    except KvsimError:
+        return
+    assert set(read) == {key.replace("-", "_") for key in values}
