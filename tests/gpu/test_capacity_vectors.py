@@ -1,4 +1,8 @@
-"""kvsim plans what vLLM's own planner planned (recorded from 0.33.0 and 0.16.0)."""
+"""kvsim plans what vLLM's own planner planned (recorded from 0.33.0 and 0.16.0).
+
+`capacity_vectors*.json` are chosen shapes, `random_capacity_vectors.json` holds 160 drawn at random
+(kinds, heads, windows, stages, layouts, overrides, memory), refusals among them.
+"""
 
 import json
 from pathlib import Path
@@ -17,6 +21,10 @@ def load(version):
     return json.loads((DATA / FILES[version]).read_text())["vectors"]
 
 
+def load_random(version):
+    return json.loads((DATA / "random_capacity_vectors.json").read_text())[version]
+
+
 def workers(case):
     """Layer specs of each stage, named like the recorder's."""
     stages = []
@@ -28,7 +36,12 @@ def workers(case):
 
 def spec(rep, block_size):
     return KVCacheSpec(
-        rep["kind"], block_size, rep["heads"], rep["dim"], rep["nbytes"], window=rep.get("window")
+        rep["kind"],
+        block_size,
+        rep["heads"],
+        rep["dim"],
+        rep["nbytes"],
+        window=rep.get("window") or rep.get("chunk"),
     )
 
 
@@ -42,6 +55,7 @@ def plan(case, version):
         decode_context_parallel_size=case.get("dcp", 1),
         disable_hybrid_kv_cache_manager=case.get("disable_hybrid", False),
         kv_cache_layout=case.get("layout", "LBNHC"),
+        num_gpu_blocks_override=case.get("override"),
     )
     return plan_kv_cache(workers(case), case["available_bytes"], options, rules_for(version))
 
@@ -78,7 +92,7 @@ def test_there_are_21_vectors(version):
 
 @pytest.mark.parametrize(
     ("version", "vector"),
-    [pytest.param(v, vector, id=f"{v}-{vector['name']}") for v in FILES for vector in load(v)],
+    [pytest.param(v, vec, id=f"{v}-{vec['name']}") for v in FILES for vec in load(v) + load_random(v)],
 )
 def test_plan_equals_vllms(version, vector):
     case, recorded = vector["case"], vector["result"]
