@@ -1,0 +1,1 @@
+"""Models, GPUs, KV cache memory and step time: arithmetic only, no simulation."""

@@ -137,6 +137,15 @@ class KVCachePlan:
         return _blocks_per_request(self.groups, self.limits)
 
     @property
+    def kv_groups(self) -> tuple[tuple[str, int, int | None], ...]:
+        """(kind, block size, window) of every group, as the scheduler manages it; MLA is full attention."""
+        specs = (group.spec for group in self.groups)
+        return tuple(
+            ("full", s.block_size, None) if s.kind in ("full", "mla") else (s.kind, s.block_size, s.window)
+            for s in specs
+        )
+
+    @property
     def bytes_per_token(self) -> int:
         """KV bytes that one token adds on the first stage's GPU while all its layers keep it."""
         return sum(spec.bytes_per_token for group in self.stage_groups[0] for _, spec in group.layers)

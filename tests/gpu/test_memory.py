@@ -209,6 +209,7 @@ def test_published_gemma_log():
     options = KVCacheOptions(max_model_len=2048, max_num_batched_tokens=8192)
     plan = plan_for_model(GEMMA_3_1B, round(25.39 * GIB), options, "0.16")
     assert len(plan.groups) == 7
+    assert list(dict.fromkeys(plan.kv_groups)) == [("sliding_window", 16, 512), ("full", 16, None)]
     assert plan.blocks_per_request == 902
     assert plan.kv_cache_size_tokens == pytest.approx(950_864, abs=200)
     assert plan.max_concurrency == pytest.approx(461.21, abs=0.05)
