@@ -121,7 +121,11 @@ class TraceWorkload:
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Requests in order of arrival; raises KvsimError naming file, line and field of a bad row."""
-        yield from rows_to_requests(self.rows(), seed, self.start, self._factor())
+        factor, request = self._factor(), None
+        for request in rows_to_requests(self.rows(), seed, self.start, factor):
+            yield request
+        if request is None:
+            raise KvsimError(f"{self.path}: no row at or after start, {self.start:g} s")
 
     def _factor(self) -> float:
         """By how much times are stretched; a given rate takes one more pass over the file."""

@@ -345,11 +345,10 @@ def test_any_value_anywhere_gives_a_scenario_or_one_line(tmp_path_factory, key, 
     assert "\n" not in said
 
 
-@given(st.dictionaries(st.text(max_size=8), yaml_like, max_size=3))
+printable = st.characters(exclude_categories=["C", "Z"], exclude_characters="-")
+
+
+@given(st.dictionaries(st.text(printable, max_size=8), st.none() | st.integers(), max_size=3))
 def test_what_is_read_is_what_was_written(values):
-    text = json.dumps(values, ensure_ascii=False)
-    try:
-        read, _ = parse_mapping(text, "text")
-    except KvsimError:
-        return
-    assert set(read) == {key.replace("-", "_") for key in values}
+    read, _ = parse_mapping(json.dumps(values, ensure_ascii=False), "text")
+    assert read == values

@@ -171,6 +171,11 @@ def replayed(tmp_path, **options):
     return [request.arrival_time for request in TraceWorkload(path=path, **options).requests(0)]
 
 
+def test_a_start_after_the_last_row(tmp_path):
+    with pytest.raises(KvsimError, match="no row at or after start, 99 s"):
+        replayed(tmp_path, start=99)
+
+
 def test_replay_options(tmp_path):
     assert replayed(tmp_path) == list(range(11))
     assert replayed(tmp_path, num_requests=3) == [0, 1, 2]
