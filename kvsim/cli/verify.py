@@ -7,5 +7,12 @@ from kvsim.verify import verify_paths
 
 
 def verify_command(paths: Sequence[Path]) -> int:
-    """Print what differs and the count; returns the exit code."""
-    raise NotImplementedError(verify_paths, paths)
+    """Print the first difference of each failing trace and the count; returns the exit code."""
+    total = identical = 0
+    for verdict in verify_paths(paths):
+        total += 1
+        identical += verdict.identical
+        if not verdict.identical:
+            print(f"{verdict.path}: {verdict.difference}", flush=True)
+    print(f"{total} traces, {identical} identical")
+    return 0 if identical == total else 1

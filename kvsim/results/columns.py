@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 STATUSES = ("unfinished", "finished", "refused", "aborted")
 UNFINISHED, FINISHED, REFUSED, ABORTED = range(4)
-FINISH_REASONS = (None, "stop", "length", "abort")  # vLLM's words (v1/engine/__init__.py, 0.33)
+FINISH_REASONS = (None, "stop", "length", "abort", "error")  # vLLM's words (v1/engine/__init__.py, 0.33)
 
 # What is kept of a request while the run goes on; NaN marks an instant not reached.
 ROW = np.dtype(
@@ -26,6 +26,7 @@ ROW = np.dtype(
         ("num_output_tokens", "i8"),
         ("num_cached_tokens", "i8"),
         ("num_preemptions", "i4"),
+        ("num_recomputed_tokens", "i8"),
         ("instance", "i4"),
         ("status", "u1"),
         ("finish_reason", "u1"),
@@ -58,6 +59,7 @@ COLUMNS = (
     Column("num_output_tokens", _COUNT, "tokens", "output tokens generated"),
     Column("num_cached_tokens", _COUNT, "tokens", "prompt tokens hit in the prefix cache at first admission"),
     Column("num_preemptions", pa.int32(), "", "how often it lost its blocks and started over"),
+    Column("num_recomputed_tokens", _COUNT, "tokens", "computed tokens that preemptions threw away"),
     Column("queue_time", _SECONDS, "s", "first_scheduled_time - arrival_time"),
     Column("ttft", _SECONDS, "s", "time to first token: first_token_time - arrival_time"),
     Column("tpot", _SECONDS, "s", "time per output token after the first; empty for a single token"),

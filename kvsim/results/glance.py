@@ -20,8 +20,8 @@ def facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Tokens", _tokens(metrics)),
         ("Prefix cache hit rate", _hit_rate(metrics)),
         ("KV cache usage", _usage(metrics)),
-        ("Evictions", f"{metrics.get('evictions', 0):,} cached blocks evicted"),
-        ("Preemptions", f"{metrics.get('vllm:num_preemptions', 0):,}"),
+        ("Evictions", f"{metrics.get('blocks_evicted', 0):,} cached blocks evicted"),
+        ("Preemptions", _preemptions(metrics)),
         ("Simulated", _duration(metrics)),
     ]
     refusals = metrics.get("refusals", {})
@@ -95,5 +95,10 @@ def _usage(metrics: Mapping[str, Any]) -> str:
     return f"{percent(usage['mean'])} mean, {percent(usage['peak'])} peak{pool}"
 
 
+def _preemptions(metrics: Mapping[str, Any]) -> str:
+    count, lost = metrics.get("vllm:num_preemptions", 0), metrics.get("num_recomputed_tokens", 0)
+    return f"{count:,}" + (f" ({lost:,} computed tokens thrown away)" if count else "")
+
+
 def _duration(metrics: Mapping[str, Any]) -> str:
-    return f"{metrics['simulated_seconds']:,.1f} s in {metrics.get('steps', 0):,} engine steps"
+    return f"{metrics['simulated_seconds']:,.1f} s in {metrics.get('num_steps', 0):,} engine steps"

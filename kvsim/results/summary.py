@@ -30,6 +30,20 @@ DISTRIBUTIONS = {
     "vllm:request_num_preemptions": "num_preemptions",
 }
 
+# statistics of an engine that vLLM exports under the same name
+VLLM_COUNTERS = {
+    "kv_cache_usage_perc",
+    "num_requests_running",
+    "num_requests_waiting",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "prompt_tokens",
+    "generation_tokens",
+    "num_preemptions",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_accepted_tokens",
+}
+
 
 def summarize(head: Mapping[str, Any], stats: Mapping[str, Any], sink: Sink) -> dict[str, Any]:
     """What ``summary.json`` holds.
@@ -78,9 +92,8 @@ def _refusals(table: pa.Table) -> dict[str, int]:
 
 
 def _counters(stats: Mapping[str, Any], ended: Mapping[str, int]) -> dict[str, Any]:
-    own = ("evictions", "steps", "preempted_prefix_cache_queries", "preempted_prefix_cache_hits")
-    named = {"vllm:request_success": ended["finished"]}
-    return named | {(name if name in own else f"vllm:{name}"): value for name, value in stats.items()}
+    named: dict[str, Any] = {"vllm:request_success": ended["finished"]}
+    return named | {(f"vllm:{name}" if name in VLLM_COUNTERS else name): stats[name] for name in stats}
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

@@ -42,8 +42,8 @@ STATS = {
     "prompt_tokens": 200,
     "generation_tokens": 24,
     "num_preemptions": 1,
-    "evictions": 7,
-    "steps": 30,
+    "blocks_evicted": 7,
+    "num_steps": 30,
     "kv_cache_usage_perc": {"mean": 0.25, "peak": 0.5},
 }
 
@@ -128,7 +128,7 @@ def test_summary_counts_and_names_as_vllm_does() -> None:
     assert metrics["vllm:prefix_cache_hits"] == 50
     assert metrics["prefix_cache_hit_rate"] == 0.25
     assert metrics["generation_tokens_per_second"] == 3.0
-    assert metrics["evictions"] == 7
+    assert metrics["blocks_evicted"] == 7
     assert metrics["vllm:e2e_request_latency_seconds"]["mean"] == pytest.approx((4 + 4 + 4 + 4 + 1) / 5)
     json.dumps(metrics, allow_nan=False)
 

@@ -1,0 +1,161 @@
+"""From a scenario to what the engine is told: memory to blocks, flags to configuration."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kvsim.cache.groups import KVGroup
+from kvsim.engine.config import EngineConfig
+from kvsim.gpu import catalog
+from kvsim.gpu.cost import StepCost
+from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, plan_for_model
+from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.startup import estimate_available
+from kvsim.rules import rules_for
+from kvsim.workload.request import Workload
+
+# Flags that mean the same in a scenario, in vLLM and in `EngineConfig`.
+_SAME_FLAGS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "prefix_caching_hash_algo",
+    "prefix_cache_retention_interval",
+    "enable_chunked_prefill",
+    "long_prefill_token_threshold",
+    "disable_chunked_mm_input",
+    "scheduling_policy",
+    "async_scheduling",
+    "watermark",
+    "scheduler_reserve_full_isl",
+    "max_loras",
+)
+_SAME_OPTIONS = (
+    "block_size",
+    "max_num_batched_tokens",
+    "async_scheduling",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "kv_cache_dtype",
+    "num_gpu_blocks_override",
+    "disable_hybrid_kv_cache_manager",
+)
+
+
+class Scenario(Protocol):
+    """What a run reads of a scenario (`kvsim.scenario.Scenario`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def vllm_version(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def gpu(self) -> str: ...
+    @property
+    def engine(self) -> Any: ...
+    @property
+    def cluster(self) -> Any: ...
+    @property
+    def horizon(self) -> float | None: ...
+    @property
+    def scenario_hash(self) -> str: ...
+    def build_workload(self) -> Workload: ...
+    def to_yaml(self) -> str: ...
+
+
+def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | None]:
+    """Bytes for the KV cache on one GPU; and where nobody gave them, the sentence that says so."""
+    engine = scenario.engine
+    given = engine.kv_cache_memory_bytes or engine.available_kv_cache_bytes
+    if given is not None:
+        return given, None
+    estimate = estimate_available(
+        model,
+        catalog.gpu(scenario.gpu),
+        rules_for(scenario.vllm_version),
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+    )
+    return estimate.available_bytes, estimate.text
+
+
+def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> KVCachePlan:
+    """Blocks and the printed sizes; raises KvsimError where vLLM would refuse to start."""
+    engine = scenario.engine
+    length = -1 if engine.max_model_len == "auto" else engine.max_model_len
+    options = KVCacheOptions(max_model_len=length, **{flag: getattr(engine, flag) for flag in _SAME_OPTIONS})
+    return plan_for_model(model, available, options, scenario.vllm_version)
+
+
+def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> EngineConfig:
+    """Flags and the memory plan as one engine's configuration; raises KvsimError."""
+    engine, dcp = scenario.engine, plan.limits.dcp
+    budget = max(engine.max_num_batched_tokens, largest_image(model))
+    return EngineConfig(
+        num_gpu_blocks=plan.num_gpu_blocks,
+        max_model_len=plan.max_model_len,
+        block_size=plan.block_size * dcp,
+        kv_groups=tuple(_kv_group(group.spec, dcp) for group in plan.groups),
+        encoder_compute_budget=engine.encoder_compute_budget or budget,
+        encoder_cache_size=engine.encoder_cache_size or budget,
+        vllm_version=scenario.vllm_version,
+        **{flag: getattr(engine, flag) for flag in _SAME_FLAGS},
+        **_speculation(engine.speculative_config),
+    )
+
+
+def step_cost(scenario: Scenario, model: ModelSpec) -> StepCost:
+    """The model's time per step on the scenario's GPUs."""
+    engine = scenario.engine
+    return StepCost(
+        model,
+        catalog.gpu(scenario.gpu),
+        tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        kv_cache_dtype=engine.kv_cache_dtype,
+    )
+
+
+def largest_image(model: ModelSpec) -> int:
+    """Tokens of the largest picture that the model's processor makes; 0 if that is not known."""
+    vision = model.vision
+    if vision is None or vision.max_pixels is None:
+        return 0
+    return vision.max_pixels // vision.pixels_per_token_side**2
+
+
+def capacity_facts(plan: KVCachePlan, estimate: str | None) -> Mapping[str, Any]:
+    """The ``capacity`` part of the summary: figures, and vLLM's start-up lines."""
+    return {
+        "num_gpu_blocks": plan.num_gpu_blocks,
+        "block_size": plan.block_size,
+        "max_model_len": plan.max_model_len,
+        "available_kv_cache_bytes": plan.available_bytes[0],
+        "kv_cache_bytes": plan.num_gpu_blocks * plan.bytes_per_block[0],
+        "kv_cache_size_tokens": plan.kv_cache_size_tokens,
+        "max_concurrency": plan.max_concurrency,
+        "lines": [*plan.log_lines(), *([estimate] if estimate else [])],
+    }
+
+
+def _kv_group(spec: Any, dcp: int) -> KVGroup:
+    """Layers that share a block table, as the cache manager sees them; MLA pages like full attention."""
+    if spec.kind in ("full", "mla"):
+        return KVGroup("full", spec.block_size * dcp)
+    return KVGroup(spec.kind, spec.block_size * dcp, spec.window)
+
+
+def _speculation(section: Any) -> dict[str, Any]:
+    if section is None:
+        return {}
+    return {
+        "spec_method": section.method,
+        "num_speculative_tokens": section.num_speculative_tokens,
+        "acceptance_rate": section.acceptance,
+        "disable_lookahead_block_hashes": section.disable_lookahead_block_hashes,
+    }

@@ -1,0 +1,121 @@
+"""Bad input: one clear line on stderr, exit code 2, nothing written."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from kvsim.cli.main import main
+
+GOOD = """\
+name: tiny
+model: Qwen/Qwen3-VL-2B-Instruct
+gpu: rtx-4090
+engine: {available_kv_cache_bytes: 2000000000, max_model_len: 4096}
+workload: {type: shared_prefix, rate: 10, num_requests: 5, output_len: 4}
+"""
+ROW = '{"timestamp": %d, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}\n'
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch, capfd):
+    """Runs `kvsim run` in an empty folder; returns exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_kvsim(*args: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["run", *args])
+        out = capfd.readouterr()
+        return int(ended.value.code or 0), out.out, out.err
+
+    return run_kvsim
+
+
+def write(text: str | bytes, name: str = "scenario.yaml") -> str:
+    Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return name
+
+
+def refused(outcome: tuple[int, str, str], *words: str) -> None:
+    code, out, err = outcome
+    assert code == 2, err
+    assert out == ""
+    lines = [line for line in err.splitlines() if "compiling once" not in line]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("kvsim: ")
+    for word in words:
+        assert word in lines[0]
+    assert not Path("results").exists() or not os.listdir("results")
+
+
+CASES = {
+    "unknown key": (GOOD.replace("max_model_len", "max_model_length"), ["line 4", "max_model_len"]),
+    "wrong type": (GOOD.replace("rate: 10", "rate: fast"), ["rate", "fast"]),
+    "negative": (GOOD.replace("rate: 10", "rate: -1"), ["rate", "-1"]),
+    "absurd": (GOOD.replace("num_requests: 5", "num_requests: 1e99"), ["num_requests"]),
+    "broken YAML": ("name: [tiny\nmodel: x\n", ["line"]),
+    "not a mapping": ("- a\n- b\n", ["scenario.yaml"]),
+    "empty": ("", ["scenario.yaml"]),
+    "not UTF-8": (b"name: \xff\xfe\n", ["UTF-8"]),
+    "unknown model": (GOOD.replace("Qwen3-VL-2B", "Qwen3-VL-3B"), ["Qwen3-VL"]),
+    "no room for one block": (GOOD.replace("2000000000", "1000"), []),
+    "too small for one request": (GOOD.replace("2000000000", "20000000"), ["max seq len"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_scenario_is_told_in_one_line(run, case: str) -> None:
+    text, words = CASES[case]
+    refused(run(write(text)), *words)
+
+
+def test_a_missing_file_and_a_folder_are_told(run) -> None:
+    refused(run("nowhere.yaml"), "nowhere.yaml")
+    os.mkdir("folder")
+    refused(run("folder"), "folder")
+
+
+@pytest.mark.parametrize(
+    "override", ["engine.block_sise=16", "engine.block_size=x", "engine", "workload.rate=-3"]
+)
+def test_a_bad_override_is_told(run, override: str) -> None:
+    refused(run(write(GOOD), "--set", override), override.split("=")[0].split(".")[-1])
+
+
+def test_a_wrong_command_line_is_told_in_one_line(run) -> None:
+    refused(run(write(GOOD), "--sett", "a=b"), "--sett")
+    refused(run(), "FILE")
+
+
+TRACES = {
+    "broken line": ((ROW % 0) + "{oops\n", ["line 2"]),
+    "missing field": ((ROW % 0) + '{"timestamp": 1}\n', ["line 2", "input_length"]),
+    "wrong type": ((ROW % 0) + (ROW % 1).replace("600", '"many"'), ["line 2", "input_length"]),
+    "negative": ((ROW % 0) + (ROW % 1).replace("600", "-600"), ["line 2", "input_length"]),
+    "empty": ("", ["empty"]),
+    "cut gzip": (gzip.compress((ROW % 0).encode() * 50, mtime=0)[:-20], ["trace.jsonl"]),
+}
+
+
+@pytest.mark.parametrize("case", TRACES)
+def test_a_bad_trace_is_told_with_line_and_field(run, case: str) -> None:
+    text, words = TRACES[case]
+    scenario = write(GOOD.split("workload")[0] + "workload: {type: trace}\n")
+    refused(run(scenario, "--trace", write(text, "trace.jsonl")), *words)
+
+
+def test_a_trace_needs_a_trace_workload(run) -> None:
+    refused(run(write(GOOD), "--trace", write(ROW % 0, "trace.jsonl")), "trace")
+
+
+def test_a_place_that_cannot_be_written_is_told(run) -> None:
+    write("", "results")
+    refused_elsewhere = run(write(GOOD), "--results-dir", "results/below")
+    assert refused_elsewhere[0] == 2
+    assert "cannot write results" in refused_elsewhere[2]
+
+
+def test_when_all_requests_are_refused_that_is_the_error(run) -> None:
+    outcome = run(write(GOOD), "--set", "workload.prefix_len=5000")
+    refused(outcome, "all 5 requests were refused", "max_model_len")

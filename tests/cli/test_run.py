@@ -1,0 +1,151 @@
+"""``kvsim run`` from the outside: output, results folder, determinism, interrupts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import kvsim
+
+SCENARIO = """\
+name: tiny
+seed: 3
+model: Qwen/Qwen3-VL-2B-Instruct
+gpu: rtx-4090
+engine: {available_kv_cache_bytes: 2000000000, max_model_len: 4096}
+workload:
+  type: shared_prefix
+  rate: 20
+  num_requests: 60
+  num_prefixes: 3
+  prefix_len: 300
+  suffix_len: {distribution: uniform, min: 20, max: 200}
+  output_len: {distribution: uniform, min: 1, max: 40}
+"""
+FOLDER = "tiny-????????"
+
+
+def start(folder: Path, *args: str, **options) -> subprocess.Popen:
+    env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)} | options.pop("env", {})
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvsim.cli.main", *args],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def call(folder: Path, *args: str, **options) -> tuple[int, str, str]:
+    process = start(folder, *args, **options)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.yaml").write_text(SCENARIO)
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    (results,) = (folder / "results").glob(FOLDER)
+    return {path.name: path.read_bytes() for path in results.iterdir()}
+
+
+def test_a_run_shows_a_summary_and_leaves_a_results_folder(folder: Path) -> None:
+    code, out, err = call(folder, "run", "tiny.yaml")
+    assert code == 0, err
+    for words in (
+        "GPU KV cache size: ",
+        "Maximum concurrency for 4,096 tokens per request: ",
+        "60 finished",
+        "Prefix cache hit rate",
+        "KV cache usage",
+        "evicted",
+        "Preemptions",
+        "TTFT",
+        "TPOT",
+        "E2E",
+        "p99",
+        "results/tiny-",
+    ):
+        assert words in out
+    files = contents(folder)
+    assert sorted(files) == ["requests.parquet", "scenario.yaml", "summary.json"]
+    summary = json.loads(files["summary.json"])
+    assert summary["requests"]["finished"] == 60
+    assert summary["vllm:prefix_cache_hits"] > 0
+
+
+def test_equal_scenarios_give_equal_bytes(folder: Path) -> None:
+    assert call(folder, "run", "tiny.yaml", env={"PYTHONHASHSEED": "1"})[0] == 0
+    first = contents(folder)
+    assert call(folder, "run", "tiny.yaml", env={"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo"})[0] == 0
+    assert contents(folder) == first
+    assert [path.name[:5] for path in (folder / "results").iterdir()] == ["tiny-"]
+
+
+def test_python_gives_the_same_as_the_command(folder: Path) -> None:
+    assert call(folder, "run", "tiny.yaml", "--quiet")[0] == 0
+    (results,) = (folder / "results").glob(FOLDER)
+    result = kvsim.load_scenario(folder / "tiny.yaml").run()
+    assert json.loads((results / "summary.json").read_text()) == result.metrics
+    assert (results / "scenario.yaml").read_text() == result.scenario
+    pd.testing.assert_frame_equal(pd.read_parquet(results / "requests.parquet"), result.requests)
+    assert kvsim.RunResult.load(results).requests.equals(result.requests)
+
+
+def test_the_resolved_scenario_runs_to_the_same_results(folder: Path) -> None:
+    assert call(folder, "run", "tiny.yaml", "--quiet")[0] == 0
+    first = contents(folder)
+    (results,) = (folder / "results").glob(FOLDER)
+    (folder / "again.yaml").write_bytes((results / "scenario.yaml").read_bytes())
+    assert call(folder, "run", "again.yaml", "--quiet")[0] == 0
+    assert contents(folder) == first
+
+
+def test_quiet_prints_only_where_the_results_are(folder: Path) -> None:
+    code, out, err = call(
+        folder, "run", "tiny.yaml", "--quiet", "--set", "seed=4", "--results-dir", "out/deep"
+    )
+    assert (code, err) == (0, "")
+    assert (folder / out.strip() / "summary.json").is_file()
+    assert out.startswith("out/deep/tiny-")
+
+
+def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
+    process = start(folder, "run", "tiny.yaml", "--set", "workload.num_requests=2000000")
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("results/.tiny-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert list((folder / "results").iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_failure_to_write(folder: Path) -> None:
+    process = start(folder, "run", "tiny.yaml")
+    process.stdout.close()
+    _, err = process.stderr.read(), process.wait(timeout=300)
+    assert "summary.json" in contents(folder)
+    process.stderr.close()
+
+
+def test_version_and_help() -> None:
+    here = Path.cwd()
+    assert call(here, "--version")[1].startswith("kvsim ")
+    code, out, _ = call(here, "run", "--help")
+    assert code == 0
+    assert "--trace" in out
