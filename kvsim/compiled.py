@@ -59,14 +59,28 @@ def is_warm() -> bool:
     return numba_config.DISABLE_JIT or next(CACHE_FOLDER.rglob("*.nbc"), None) is not None
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile with numba; the machine code is cached in `CACHE_FOLDER`.
-
-    With ``NUMBA_DISABLE_JIT=1`` the function comes back unchanged and runs as Python.
-    """
+def _njit(function: Callable[..., Any], **options: bool) -> Any:
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
     try:
-        return numba.njit(cache=True, error_model="numpy", nogil=True)(function)
+        return numba.njit(cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, **options)(
+            function
+        )
     finally:
         numba_config.CACHE_DIR = before
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile with numba, to be called from Python; the machine code is cached in `CACHE_FOLDER`.
+
+    With ``NUMBA_DISABLE_JIT=1`` the function comes back unchanged and runs as Python.
+    """
+    return _njit(function)
+
+
+def compiled_part(function: Callable[..., Any]) -> Any:
+    """Like `compiled`, for functions that only compiled code calls.
+
+    Without the entry from Python, which unpacks a dozen arrays, they compile in half the time.
+    """
+    return _njit(function, no_cpython_wrapper=True)

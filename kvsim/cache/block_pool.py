@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 
 from kvsim.cache.state import (
     BLOCK_DTYPE,
+    CACHE_DTYPE,
     LOG_CLEARED,
     LOG_DTYPE,
     LOG_EVICTED,
     LOG_OFF,
     LOG_ON,
     LOG_REMOVED,
+    NO_HASH,
     NONE,
     NULL_BLOCK,
-    POOL_DTYPE,
+    ZERO,
     PoolState,
 )
-from kvsim.compiled import compiled
+from kvsim.compiled import compiled, compiled_part
 from kvsim.errors import KvsimError
 from kvsim.rules import rules_for
 
@@ -33,7 +35,7 @@ _EXTRA_ENTRIES = 4  # spare cache-map entries per block, for partial tail entrie
 # ---------------------------------------------------------------- log
 
 
-@compiled
+@compiled_part
 def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
     """Append one record; what does not fit is counted, and the owner of the log raises."""
     p = pool.scalars
@@ -56,58 +58,58 @@ def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
 # ---------------------------------------------------------------- free queue
 
 
-@compiled
+@compiled_part
 def _link(blocks, left, right):
     blocks["next_free_block"][left] = right
     blocks["prev_free_block"][right] = left
 
 
-@compiled
+@compiled_part
 def remove_free(pool, block):
     """Take a block out of the middle of the free queue."""
     blocks = pool.blocks
-    _link(blocks, blocks["prev_free_block"][block], blocks["next_free_block"][block])
+    _link(blocks, np.int64(blocks["prev_free_block"][block]), np.int64(blocks["next_free_block"][block]))
     pool.scalars["num_free_blocks"][0] -= 1
 
 
-@compiled
+@compiled_part
 def insert_free(pool, after, block):
     """Put a block into the free queue behind `after` (a block or the head sentinel)."""
     blocks = pool.blocks
-    _link(blocks, block, blocks["next_free_block"][after])
+    _link(blocks, block, np.int64(blocks["next_free_block"][after]))
     _link(blocks, after, block)
     pool.scalars["num_free_blocks"][0] += 1
 
 
-@compiled
+@compiled_part
 def append_free(pool, block):
     tail = pool.scalars["num_gpu_blocks"][0] + 1
-    insert_free(pool, pool.blocks["prev_free_block"][tail], block)
+    insert_free(pool, np.int64(pool.blocks["prev_free_block"][tail]), block)
 
 
 # ---------------------------------------------------------------- hash -> blocks
 
 
-@compiled
+@compiled_part
 def _bucket(pool, hash_lo, group_id):
     mixed = hash_lo ^ (np.uint64(group_id) * _GROUP_MIX)
     return np.int64(mixed & np.uint64(pool.scalars["bucket_mask"][0]))
 
 
-@compiled
+@compiled_part
 def find_entry(pool, hash_lo, hash_hi, group_id):
     """The oldest entry under a key, or NONE."""
     blocks = pool.blocks
-    e = pool.buckets[_bucket(pool, hash_lo, group_id)]
+    e = np.int64(blocks["bucket"][_bucket(pool, hash_lo, group_id)])
     while e != NONE:
         if (
             blocks["hash_lo"][e] == hash_lo
             and blocks["hash_hi"][e] == hash_hi
             and blocks["group_id"][e] == group_id
         ):
-            return np.int64(e)
-        e = blocks["bucket_next"][e]
-    return np.int64(NONE)
+            return e
+        e = np.int64(blocks["bucket_next"][e])
+    return e
 
 
 @compiled
@@ -117,7 +119,7 @@ def get_cached_block(pool, hash_lo, hash_hi, group_id):
     return e if e == NONE else np.int64(pool.blocks["block_id"][e])
 
 
-@compiled
+@compiled_part
 def _insert_entry(pool, e, block, hash_lo, hash_hi, group_id, num_tokens):
     blocks = pool.blocks
     blocks["block_id"][e] = block
@@ -134,18 +136,18 @@ def _insert_entry(pool, e, block, hash_lo, hash_hi, group_id, num_tokens):
         blocks["newest"][oldest] = e
         return
     at = _bucket(pool, hash_lo, group_id)
-    following = pool.buckets[at]
+    following = pool.blocks["bucket"][at]
     blocks["older"][e] = NONE
     blocks["newest"][e] = e
     blocks["bucket_prev"][e] = NONE
     blocks["bucket_next"][e] = following
     if following != NONE:
         blocks["bucket_prev"][following] = e
-    pool.buckets[at] = e
+    pool.blocks["bucket"][at] = e
     pool.scalars["num_cached_keys"][0] += 1
 
 
-@compiled
+@compiled_part
 def _replace_in_bucket(pool, e, by):
     """Put entry `by` (or nothing) in the place of `e` in its bucket chain."""
     blocks = pool.blocks
@@ -156,17 +158,19 @@ def _replace_in_bucket(pool, e, by):
         blocks["bucket_prev"][by] = before
         blocks["bucket_next"][by] = after
     if before == NONE:
-        pool.buckets[_bucket(pool, blocks["hash_lo"][e], blocks["group_id"][e])] = left
+        group_id = np.int64(blocks["group_id"][e])
+        pool.blocks["bucket"][_bucket(pool, blocks["hash_lo"][e], group_id)] = left
     else:
         blocks["bucket_next"][before] = left
     if after != NONE:
         blocks["bucket_prev"][after] = right
 
 
-@compiled
+@compiled_part
 def _remove_entry(pool, e):
     blocks = pool.blocks
-    older, newer = blocks["older"][e], blocks["newer"][e]
+    group_id, lo, hi = np.int64(blocks["group_id"][e]), blocks["hash_lo"][e], blocks["hash_hi"][e]
+    older, newer = np.int64(blocks["older"][e]), np.int64(blocks["newer"][e])
     if older == NONE:
         if newer != NONE:
             blocks["newest"][newer] = blocks["newest"][e]
@@ -179,18 +183,17 @@ def _remove_entry(pool, e):
         if newer != NONE:
             blocks["older"][newer] = older
         else:
-            oldest = find_entry(pool, blocks["hash_lo"][e], blocks["hash_hi"][e], blocks["group_id"][e])
-            blocks["newest"][oldest] = older
-    log(pool, LOG_REMOVED, blocks["group_id"][e], 0, 0, 0, blocks["hash_lo"][e], blocks["hash_hi"][e])
+            blocks["newest"][find_entry(pool, lo, hi, group_id)] = older
+    log(pool, LOG_REMOVED, group_id, ZERO, ZERO, ZERO, lo, hi)
     blocks["hash_num_tokens"][e] = 0
 
 
-@compiled
+@compiled_part
 def has_hash(pool, block):
     return pool.blocks["hash_num_tokens"][block] > 0
 
 
-@compiled
+@compiled_part
 def carries_key(pool, block, hash_lo, hash_hi, group_id):
     """Whether one of the block's own entries has this key."""
     blocks = pool.blocks
@@ -230,19 +233,19 @@ def insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
     pool.blocks["extra"][last] = e
 
 
-@compiled
+@compiled_part
 def remove_cached_block_hashes(pool, block):
     """Drop every key of a block; true if it had any."""
     if not has_hash(pool, block):
         return False
     blocks = pool.blocks
-    log(pool, LOG_EVICTED, 0, 0, block, 0, np.uint64(0), np.uint64(0))
+    log(pool, LOG_EVICTED, ZERO, ZERO, block, ZERO, NO_HASH, NO_HASH)
     pool.scalars["num_evicted"][0] += 1
     _remove_entry(pool, block)
-    e = blocks["extra"][block]
+    e = np.int64(blocks["extra"][block])
     blocks["extra"][block] = NONE
     while e != NONE:
-        following = blocks["extra"][e]
+        following = np.int64(blocks["extra"][e])
         _remove_entry(pool, e)
         blocks["extra"][e] = pool.scalars["spare"][0]
         pool.scalars["spare"][0] = e
@@ -312,16 +315,16 @@ def reset_prefix_cache(pool):
         pool.blocks["hash_num_tokens"][block] = 0
         pool.blocks["extra"][block] = NONE
     init_entries(pool)
-    log(pool, LOG_CLEARED, 0, 0, 0, 0, np.uint64(0), np.uint64(0))
+    log(pool, LOG_CLEARED, ZERO, ZERO, ZERO, ZERO, NO_HASH, NO_HASH)
     return True
 
 
-@compiled
+@compiled_part
 def init_entries(pool):
     n = pool.scalars["num_gpu_blocks"][0]
-    pool.buckets[:] = NONE
+    pool.blocks["bucket"][:] = NONE
     pool.scalars["num_cached_keys"][0] = 0
-    first, end = n + 2, len(pool.blocks)
+    first, end = n + 2, pool.scalars["end_of_entries"][0]
     pool.scalars["spare"][0] = first if first < end else NONE
     for e in range(first, end):
         pool.blocks["extra"][e] = e + 1 if e + 1 < end else NONE
@@ -359,16 +362,16 @@ def make_pool(
             f"num_gpu_blocks is {num_gpu_blocks}: at least 2 are needed (block 0 is the null block)"
         )
     entries = num_gpu_blocks + 2 + (_EXTRA_ENTRIES * num_gpu_blocks if extra_entries else 0)
-    num_buckets = 1 << max(4, int(2 * num_gpu_blocks - 1).bit_length())
+    num_buckets = 1 << (num_gpu_blocks - 1).bit_length()
     pool = PoolState(
-        scalars=np.zeros(1, POOL_DTYPE),
-        blocks=np.zeros(entries, BLOCK_DTYPE),
-        buckets=np.empty(num_buckets, np.int32),
+        scalars=np.zeros(1, CACHE_DTYPE),
+        blocks=np.zeros(max(entries, num_buckets), BLOCK_DTYPE),
         log=np.zeros(log_capacity, LOG_DTYPE),
     )
     scalars = pool.scalars
     scalars["num_gpu_blocks"] = num_gpu_blocks
     scalars["bucket_mask"] = num_buckets - 1
+    scalars["end_of_entries"] = entries
     scalars["enable_caching"] = enable_caching
     scalars["unhashed_to_front"] = rules_for(vllm_version).unhashed_blocks_freed_to_front
     scalars["log_level"] = LOG_ON if log_capacity else LOG_OFF

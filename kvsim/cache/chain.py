@@ -8,7 +8,7 @@ same; the values are not comparable with a server's.
 
 import numpy as np
 
-from kvsim.compiled import compiled
+from kvsim.compiled import compiled, compiled_part
 from kvsim.tokens import token_at
 
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
@@ -21,12 +21,12 @@ _WORD = np.uint64(64)
 ROOT = (np.uint64(0x6B7673696D20726F), np.uint64(0x6F7420626C6F636B))  # "kvsim ro", "ot block"
 
 
-@compiled
+@compiled_part
 def _rotl(x, r):
     return (x << r) | (x >> (_WORD - r))
 
 
-@compiled
+@compiled_part
 def _absorb(lo, hi, k1, k2):
     lo ^= _rotl(k1 * _C1, _S31) * _C2
     lo = (_rotl(lo, _S27) + hi) * _FIVE + _ADD1
@@ -35,14 +35,14 @@ def _absorb(lo, hi, k1, k2):
     return lo, hi
 
 
-@compiled
+@compiled_part
 def _avalanche(x):
     x = (x ^ (x >> _S33)) * _F1
     x = (x ^ (x >> _S33)) * _F2
     return x ^ (x >> _S33)
 
 
-@compiled
+@compiled_part
 def _finish(lo, hi, length):
     lo ^= length
     hi ^= length
@@ -53,7 +53,7 @@ def _finish(lo, hi, length):
     return lo, hi + lo
 
 
-@compiled
+@compiled_part
 def _token_of(segments, position):
     """Token at a position of the content (only used for look-ahead tokens)."""
     k = 0

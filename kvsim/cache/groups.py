@@ -1,7 +1,6 @@
 """Cache groups: which attention kinds share the pool, and the arrays of a manager over them."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,6 @@ from kvsim.cache.state import (
     CHUNKED_LOCAL,
     FULL,
     GROUP_DTYPE,
-    KV_DTYPE,
     NONE,
     REQUEST_DTYPE,
     RETAIN_ALL,
@@ -42,7 +40,8 @@ class KVGroup:
         if self.kind not in GROUP_KINDS:
             raise KvsimError(f"kv_groups: kind {self.kind!r} is not one of {', '.join(GROUP_KINDS)}")
         if (self.kind == "full") != (self.window is None):
-            raise KvsimError(f"kv_groups: a {self.kind} group {'has no' if self.window else 'needs a'} window")
+            verb = "has no" if self.window else "needs a"
+            raise KvsimError(f"kv_groups: a {self.kind} group {verb} window")
         if self.window is not None and self.window < 1:
             raise KvsimError(f"kv_groups: window must be at least 1 token, not {self.window}")
 
@@ -135,7 +134,7 @@ def _check(config: KVCacheConfig) -> None:
             f"prefix_cache_retention_interval must be a multiple of {size} (or 0), not {interval}"
         )
     if any(block % config.hash_block_size for block in config.group_block_sizes):
-        raise KvsimError(f"kv_groups: block sizes {config.group_block_sizes} must be multiples of the smallest")
+        raise KvsimError(f"kv_groups: block sizes {config.group_block_sizes} are not multiples of the smallest")
     local = any(group.kind == "chunked_local" for group in config.groups)
     if local and (len(set(config.group_block_sizes)) > 1 or config.use_eagle_block_drop):
         raise KvsimError("kv_groups: chunked_local needs equal block sizes and no draft head")
@@ -145,7 +144,14 @@ def make_kv_state(config: KVCacheConfig, capacity: int = 64) -> KVState:
     """Arrays of a manager; `capacity` requests at first. Raises KvsimError for sizes that cannot be."""
     _check(config)
     rules, groups = config.rules, _group_rows(config)
-    scalars = np.zeros(1, KV_DTYPE)
+    pool = make_pool(
+        config.num_gpu_blocks,
+        config.enable_prefix_caching,
+        vllm_version=rules.version,
+        log_capacity=config.log_capacity,
+        extra_entries=rules.aligned_hybrid_caching and bool(config.coarse_scales),
+    )
+    scalars = pool.scalars
     scalars["max_model_len"] = config.max_model_len
     scalars["hash_block_size"] = config.hash_block_size
     scalars["scheduler_block_size"] = config.scheduler_block_size
@@ -162,24 +168,14 @@ def make_kv_state(config: KVCacheConfig, capacity: int = 64) -> KVState:
     scalars["partial_tail_entries"] = rules.aligned_hybrid_caching
     scalars["eagle_margin"] = rules.aligned_hybrid_caching
     scalars["detects_junction"] = rules.sparse_window_retention
-    scalars["num_free_rows"] = config.max_num_seqs
     max_blocks = max(-(-config.max_model_len // size) for size in config.group_block_sizes) + 1
+    rows = np.zeros((config.max_num_seqs, len(groups)), ROW_DTYPE)
+    rows["next_free_row"][:, 0] = np.arange(1, config.max_num_seqs + 1)
     return KVState(
-        pool=make_pool(
-            config.num_gpu_blocks,
-            config.enable_prefix_caching,
-            vllm_version=rules.version,
-            log_capacity=config.log_capacity,
-            extra_entries=rules.aligned_hybrid_caching and bool(config.coarse_scales),
-        ),
-        scalars=scalars,
+        pool=pool,
         groups=groups,
         requests=np.zeros(capacity, REQUEST_DTYPE),
-        rows=np.zeros((config.max_num_seqs, len(groups)), ROW_DTYPE),
-        free_rows=np.arange(config.max_num_seqs, dtype=np.int32)[::-1].copy(),
-        block_tables=np.zeros((config.max_num_seqs, len(groups), max_blocks), np.int32),
-        hit_blocks=np.zeros((len(groups), max_blocks), np.int32),
+        rows=rows,
+        block_tables=np.zeros((config.max_num_seqs + 1, len(groups), max_blocks), np.int32),
         block_hashes=np.zeros((1024, 2), np.uint64),
     )
-
-

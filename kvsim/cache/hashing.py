@@ -114,7 +114,10 @@ class BlockContent:
 
 def _first_feature_at(features: tuple[Feature, ...], start: int) -> int:
     """Index of the first image that reaches beyond `start`."""
-    return next((i for i, (_, offset, length) in enumerate(features) if offset + length > start), len(features))
+    for i, (_, offset, length) in enumerate(features):
+        if offset + length > start:
+            return i
+    return len(features)
 
 
 def _image_keys(

@@ -27,29 +27,28 @@ from kvsim.cache.lookup import (
 )
 from kvsim.cache.state import (
     FULL,
+    HITS,
     LOG_LOOKUP,
     LOG_STORED,
     LOG_STORED_PARTIAL,
     LOG_STORED_RUN,
+    NO_HASH,
     NONE,
     NULL_BLOCK,
     RETAIN_ALL,
     RETAIN_DENSE,
-    RUNNING,
     SLIDING_WINDOW,
+    ZERO,
 )
-from kvsim.compiled import compiled
-
-_NO_HASH = np.uint64(0)
-
+from kvsim.compiled import compiled, compiled_part
 
 # ---------------------------------------------------------------- lookup
 
 
-@compiled
+@compiled_part
 def record_stats(kv, r, num_hits):
     """Count a lookup, in tokens; requests that were preempted before are counted apart."""
-    s = kv.scalars
+    s = kv.pool.scalars
     if kv.requests["num_preemptions"][r] > 0:
         s["preempted_requests"][0] += 1
         s["preempted_queries"][0] += kv.requests["num_tokens"][r]
@@ -60,7 +59,7 @@ def record_stats(kv, r, num_hits):
         s["hits"][0] += num_hits
 
 
-@compiled
+@compiled_part
 def lookup_enabled(kv, r):
     enabled = kv.pool.scalars["enable_caching"][0] != 0
     return enabled and kv.requests["skip_reading_prefix_cache"][r] == 0
@@ -68,41 +67,40 @@ def lookup_enabled(kv, r):
 
 @compiled
 def get_computed_blocks(kv, r):
-    """Hit tokens of a waiting request; the blocks are left in `kv.hit_blocks`.
+    """Hit tokens of a waiting request; the blocks are left in the row of hits.
 
     At most num_tokens - 1 tokens hit: the last one must be computed for its logits.
     """
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         kv.groups["num_hit_blocks"][g] = 0
-    hit = np.int64(0)
-    boundary = np.int64(0)
+    hit, boundary = ZERO, ZERO
     if lookup_enabled(kv, r):
         hit, longest = find_longest_cache_hit(kv, r, np.int64(kv.requests["num_tokens"][r] - 1))
-        if longest > hit and kv.scalars["detects_junction"][0]:
+        if longest > hit and kv.pool.scalars["detects_junction"][0]:
             boundary = np.int64(longest)  # the next sharer of this prefix shall find its window here
-        if kv.scalars["record_stats_at_lookup"][0]:
+        if kv.pool.scalars["record_stats_at_lookup"][0]:
             record_stats(kv, r, hit)
     kv.requests["shared_prefix_boundary"][r] = boundary
-    log(kv.pool, LOG_LOOKUP, 0, kv.requests["uid"][r], hit, 0, _NO_HASH, _NO_HASH)
+    log(kv.pool, LOG_LOOKUP, ZERO, kv.requests["uid"][r], hit, ZERO, NO_HASH, NO_HASH)
     return np.int64(hit)
 
 
 # ---------------------------------------------------------------- caching full blocks
 
 
-@compiled
+@compiled_part
 def _in_tail_before(boundary, i, need, shift, block_size, alignment):
     end = boundary // alignment * alignment // block_size + shift
     return end - need <= i < end
 
 
-@compiled
+@compiled_part
 def _resumes_prompt(kv, r, g, i, need, shift):
     """Whether a later request that replays this prompt can resume at block `i`'s window."""
-    size = kv.scalars["scheduler_block_size"][0]
+    size = kv.pool.scalars["scheduler_block_size"][0]
     block_size = kv.groups["block_size"][g]
     num_prompt = np.int64(kv.requests["num_prompt_tokens"][r])
-    if kv.scalars["drop_eagle_block"][0]:
+    if kv.pool.scalars["drop_eagle_block"][0]:
         resend = max((num_prompt - 1) // size * size - size, 0)
         extension = max(num_prompt // size * size - size, 0)
         if _in_tail_before(resend, i, need, shift, block_size, size):
@@ -119,16 +117,16 @@ def _resumes_prompt(kv, r, g, i, need, shift):
     return shift == 1 and _in_tail_before(junction - block_size, i, need, shift, block_size, size)
 
 
-@compiled
+@compiled_part
 def is_reachable(kv, r, g, i):
     """Whether block `i` of a window group can ever serve a hit, hence is worth a cache entry."""
-    retention = kv.scalars["retention_interval"][0]
+    retention = kv.pool.scalars["retention_interval"][0]
     if kv.groups["kind"][g] != SLIDING_WINDOW or retention == RETAIN_ALL:
         return True
     block_size = kv.groups["block_size"][g]
     shift = 1 if kv.groups["use_eagle"][g] else 0
     need = blocks_for_window_hit(kv.groups["window"][g], block_size, shift == 1)
-    segment = kv.scalars["scheduler_block_size"][0] if retention == RETAIN_DENSE else retention
+    segment = kv.pool.scalars["scheduler_block_size"][0] if retention == RETAIN_DENSE else retention
     per_segment = segment // block_size
     if segment > 0 and need >= per_segment:
         return True
@@ -137,7 +135,7 @@ def is_reachable(kv, r, g, i):
     return retention != RETAIN_DENSE and _resumes_prompt(kv, r, g, i, need, shift)
 
 
-@compiled
+@compiled_part
 def _cache_full_blocks(kv, r, g, first, end):
     uid = kv.requests["uid"][r]
     table = kv.block_tables[kv.requests["row"][r], g]
@@ -151,13 +149,13 @@ def _cache_full_blocks(kv, r, g, first, end):
         lo, hi = kv.block_hashes[at, 0], kv.block_hashes[at, 1]
         insert_block_hash(kv.pool, block, lo, hi, g, (i + 1) * kv.groups["block_size"][g])
         log(kv.pool, LOG_STORED, g, uid, i, block, lo, hi)
-    log(kv.pool, LOG_STORED_RUN, g, uid, first, end, _NO_HASH, _NO_HASH)
+    log(kv.pool, LOG_STORED_RUN, g, uid, first, end, NO_HASH, NO_HASH)
 
 
-@compiled
+@compiled_part
 def _cache_partial_tail_block(kv, r, g, num_tokens):
     """A second key for the prompt's last hash boundary inside a coarser block."""
-    size = kv.scalars["hash_block_size"][0]
+    size = kv.pool.scalars["hash_block_size"][0]
     limit = kv.requests["num_prompt_tokens"][r] - (0 if kv.groups["use_eagle"][g] else 1)
     boundary = min(limit // size * size, num_hashed_tokens(kv, r))
     if boundary == 0 or boundary > num_tokens or boundary % kv.groups["block_size"][g] == 0:
@@ -179,25 +177,25 @@ def _cache_partial_tail_block(kv, r, g, num_tokens):
     log(kv.pool, LOG_STORED_PARTIAL, g, kv.requests["uid"][r], boundary, block, lo, hi)
 
 
-@compiled
+@compiled_part
 def _num_cacheable_tokens(kv, g, num_tokens):
     """Tokens of a hybrid model's group that a future (aligned) hit could match."""
-    if kv.scalars["num_groups"][0] == 1 or kv.scalars["align_cached_tokens"][0] == 0:
+    if kv.pool.scalars["num_groups"][0] == 1 or kv.pool.scalars["align_cached_tokens"][0] == 0:
         return num_tokens
-    size = kv.scalars["scheduler_block_size"][0]
+    size = kv.pool.scalars["scheduler_block_size"][0]
     aligned = num_tokens // size * size
     if kv.groups["use_eagle"][g] and aligned > 0:  # EAGLE matches one block more, then drops it
         return min(num_tokens, aligned + kv.groups["block_size"][g])
     return aligned
 
 
-@compiled
+@compiled_part
 def cache_blocks(kv, r, num_tokens):
     """Put the request's blocks that are full within `num_tokens` into the cache map."""
     if kv.pool.scalars["enable_caching"][0] == 0:
         return
     row = kv.requests["row"][r]
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         cacheable = _num_cacheable_tokens(kv, g, num_tokens)
         num_cached = max(kv.rows["num_cached_blocks"][row, g], 0)
         num_full = min(cacheable, num_hashed_tokens(kv, r)) // kv.groups["block_size"][g]
@@ -205,22 +203,24 @@ def cache_blocks(kv, r, num_tokens):
             _cache_full_blocks(kv, r, g, num_cached, num_full)
             kv.rows["num_cached_blocks"][row, g] = num_full
         partial = kv.groups["kind"][g] == FULL and kv.groups["scale"][g] > 1
-        if partial and kv.scalars["partial_tail_entries"][0]:
+        if partial and kv.pool.scalars["partial_tail_entries"][0]:
             _cache_partial_tail_block(kv, r, g, cacheable)
 
 
 # ---------------------------------------------------------------- allocation
 
+UNCAPPED, CAPPED = map(np.int64, range(2))  # whether recycled window blocks count once
 
-@compiled
-def _num_blocks_to_allocate(kv, r, num_tokens, num_computed_tokens, admission_cap):
+
+@compiled_part
+def _num_blocks_to_allocate(kv, r, num_tokens, num_computed_tokens, cap):
     """Free blocks that the request would take, over all groups; hits that are free count too."""
     row = kv.requests["row"][r]
     total = 0
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         block_size = kv.groups["block_size"][g]
         required = cdiv(num_tokens, block_size)
-        if admission_cap and kv.groups["max_admission_blocks"][g] != NONE:
+        if cap == CAPPED and kv.groups["max_admission_blocks"][g] != NONE:
             required = min(required, kv.groups["max_admission_blocks"][g])
         if row != NONE:
             total += max(required - kv.rows["num_blocks"][row, g], 0)
@@ -229,19 +229,19 @@ def _num_blocks_to_allocate(kv, r, num_tokens, num_computed_tokens, admission_ca
         skipped = num_skipped_tokens(kv, g, num_computed_tokens) // block_size
         total += max(required - max(skipped, num_hits), 0)
         for i in range(skipped, num_hits):
-            block = kv.hit_blocks[g, i]
+            block = kv.block_tables[HITS, g, i]
             if block != NULL_BLOCK and kv.pool.blocks["ref_cnt"][block] == 0:
                 total += 1
     return total
 
 
-@compiled
+@compiled_part
 def remove_skipped_blocks(kv, r, num_tokens):
     """Free the blocks behind the attention window; the table keeps null blocks in their place."""
     row = kv.requests["row"][r]
     if row == NONE:
         return
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         skipped = num_skipped_tokens(kv, g, num_tokens) // kv.groups["block_size"][g]
         end = min(skipped, kv.rows["num_blocks"][row, g])
         first = end
@@ -252,40 +252,39 @@ def remove_skipped_blocks(kv, r, num_tokens):
         table[first:end] = NULL_BLOCK
 
 
-@compiled
+@compiled_part
 def _take_row(kv, r):
-    n = kv.scalars["num_free_rows"][0] - 1
-    row = kv.free_rows[n]
-    kv.scalars["num_free_rows"][0] = n
+    row = np.int64(kv.pool.scalars["first_free_row"][0])
+    kv.pool.scalars["first_free_row"][0] = kv.rows["next_free_row"][row, 0]
     kv.requests["row"][r] = row
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         kv.rows["num_blocks"][row, g] = 0
         kv.rows["num_cached_blocks"][row, g] = NONE
     return row
 
 
-@compiled
+@compiled_part
 def _add_computed_blocks(kv, row, num_computed_tokens):
     """Own the hit blocks of every group before any group evicts for new ones."""
     any_hit = False
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         any_hit |= kv.groups["num_hit_blocks"][g] > 0
     if not any_hit:
         return
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         skipped = num_skipped_tokens(kv, g, num_computed_tokens) // kv.groups["block_size"][g]
         num_blocks = max(skipped, kv.groups["num_hit_blocks"][g])
         for i in range(num_blocks):
-            block = NULL_BLOCK if i < skipped else kv.hit_blocks[g, i]
+            block = np.int64(NULL_BLOCK if i < skipped else kv.block_tables[HITS, g, i])
             touch(kv.pool, block)
             kv.block_tables[row, g, i] = block
         kv.rows["num_blocks"][row, g] = num_blocks
         kv.rows["num_cached_blocks"][row, g] = num_blocks
 
 
-@compiled
+@compiled_part
 def _allocate_new_blocks(kv, row, num_tokens):
-    for g in range(kv.scalars["num_groups"][0]):
+    for g in range(kv.pool.scalars["num_groups"][0]):
         held = kv.rows["num_blocks"][row, g]
         required = cdiv(num_tokens, kv.groups["block_size"][g])
         for i in range(held, required):
@@ -294,37 +293,37 @@ def _allocate_new_blocks(kv, row, num_tokens):
         kv.rows["num_blocks"][row, g] = max(required, held)
 
 
+@compiled_part
+def full_sequence_fits(kv, r, num_hit_tokens, watermark):
+    """The admission gate: whether all known tokens of a waiting request have room at once."""
+    full = min(kv.requests["num_tokens"][r], kv.pool.scalars["max_model_len"][0])
+    need = _num_blocks_to_allocate(kv, r, full, num_hit_tokens, CAPPED)
+    return need + watermark <= kv.pool.scalars["num_free_blocks"][0]
+
+
 @compiled
-def allocate_slots(
-    kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, full_sequence_must_fit, has_running
-):
+def allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, watermark):
     """Slots for `num_new_tokens` more tokens; false, and nothing taken, if there is no room.
 
         | computed | hit | new | lookahead |
                          |- to compute ----|
                    |- slots taken here ----|      hit blocks gain an owner, the rest is popped
 
-    Order: count, free behind the window, count again, own the hits, pop new blocks, cache what
-    is full. So blocks are in the cache map when scheduled, before they are computed.
+    Order: free behind the window, count, own the hits, pop new blocks, cache what is full. So
+    blocks are in the cache map when scheduled, before they are computed. `watermark` blocks must
+    stay free.
     """
     q = kv.requests
-    max_model_len = kv.scalars["max_model_len"][0]
-    num_free = kv.pool.scalars["num_free_blocks"]
+    max_model_len = kv.pool.scalars["max_model_len"][0]
     num_computed = min(q["num_computed_tokens"][r] + num_hit_tokens, max_model_len)
-    waiting = q["status"][r] != RUNNING
-    watermark = kv.scalars["watermark_blocks"][0] if waiting and has_running else 0
-    if full_sequence_must_fit:
-        full = min(np.int64(q["num_tokens"][r]), max_model_len)
-        if _num_blocks_to_allocate(kv, r, full, num_computed, True) + watermark > num_free[0]:
-            return False
-
     processed = num_computed
-    if kv.scalars["free_behind_processed"][0]:  # steps in flight still read below their own start
+    if kv.pool.scalars["free_behind_processed"][0]:  # steps in flight still read below their start
         processed = max(0, num_computed - q["num_in_flight_tokens"][r])
     remove_skipped_blocks(kv, r, processed)
 
     num_slots = min(num_computed + num_new_tokens + num_lookahead_tokens, max_model_len)
-    if _num_blocks_to_allocate(kv, r, num_slots, num_computed, False) + watermark > num_free[0]:
+    need = _num_blocks_to_allocate(kv, r, num_slots, num_computed, UNCAPPED)
+    if need + watermark > kv.pool.scalars["num_free_blocks"][0]:
         return False
 
     row = q["row"][r]
@@ -333,7 +332,7 @@ def allocate_slots(
         _add_computed_blocks(kv, row, num_computed)
     _allocate_new_blocks(kv, row, num_slots)
     # Draft tokens may be rejected, so nothing beyond the known tokens is cached.
-    cache_blocks(kv, r, min(num_computed + num_new_tokens, np.int64(q["num_tokens"][r])))
+    cache_blocks(kv, r, min(num_computed + num_new_tokens, q["num_tokens"][r]))
     return True
 
 
@@ -343,10 +342,10 @@ def free_request(kv, r):
     row = kv.requests["row"][r]
     if row == NONE:
         return
-    for g in range(kv.scalars["num_groups"][0]):
-        free_blocks_reversed(kv.pool, kv.block_tables[row, g], 0, kv.rows["num_blocks"][row, g])
-    kv.free_rows[kv.scalars["num_free_rows"][0]] = row
-    kv.scalars["num_free_rows"][0] += 1
+    for g in range(kv.pool.scalars["num_groups"][0]):
+        free_blocks_reversed(kv.pool, kv.block_tables[row, g], ZERO, kv.rows["num_blocks"][row, g])
+    kv.rows["next_free_row"][row, 0] = kv.pool.scalars["first_free_row"][0]
+    kv.pool.scalars["first_free_row"][0] = row
     kv.requests["row"][r] = NONE
 
 

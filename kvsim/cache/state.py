@@ -1,6 +1,7 @@
 """Arrays that hold the state of a block pool and of a KV cache manager.
 
-Compiled code and the Python classes share these arrays. Their fields carry vLLM's names, so
+Compiled code and the Python classes share these arrays; they are few, because every compiled
+function is handed all of them. Their fields carry vLLM's names, so
 `blocks['ref_cnt'][b]` is what `KVCacheBlock.ref_cnt` is there. Followed version: vLLM 0.33.0
 (`v1/core/block_pool.py`, `kv_cache_manager.py`, `v1/request.py`), with 0.16.0 behind flags.
 """
@@ -10,27 +11,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-NONE = -1  # no block, no row, no request
-NULL_BLOCK = 0  # block 0 stands for "outside the attention window" and is never handed out
+# Constants are np.int64: numba would compile a function anew for each plain literal it is given.
+NONE = np.int64(-1)  # no block, no row, no request
+ZERO = np.int64(0)
+NULL_BLOCK = ZERO  # block 0 stands for "outside the attention window" and is never handed out
+NO_HASH = np.uint64(0)
 
 # Group kinds
-FULL, SLIDING_WINDOW, CHUNKED_LOCAL = 0, 1, 2
+FULL, SLIDING_WINDOW, CHUNKED_LOCAL = map(np.int64, range(3))
 
 # Retention interval of sliding-window groups
-RETAIN_ALL = -2  # every block of every group is cached (vLLM 0.16)
-RETAIN_DENSE = -1  # a tail before each aligned boundary (0.33 with None)
+RETAIN_ALL = np.int64(-2)  # every block of every group is cached (vLLM 0.16)
+RETAIN_DENSE = np.int64(-1)  # a tail before each aligned boundary (0.33 with None)
 
 # What the log records
-LOG_OFF, LOG_ON = 0, 1
-LOG_EVICTED, LOG_REMOVED, LOG_STORED_RUN, LOG_STORED, LOG_STORED_PARTIAL, LOG_CLEARED = 1, 2, 3, 4, 5, 6
-LOG_LOOKUP, LOG_PREEMPTED, LOG_FINISHED = 7, 8, 9
+LOG_OFF, LOG_ON = map(np.int64, range(2))
+LOG_EVICTED, LOG_REMOVED, LOG_STORED_RUN, LOG_STORED, LOG_STORED_PARTIAL = map(np.int64, range(1, 6))
+LOG_CLEARED, LOG_LOOKUP, LOG_PREEMPTED, LOG_FINISHED = map(np.int64, range(6, 10))
 
-POOL_DTYPE = np.dtype(
+CACHE_DTYPE = np.dtype(
     [
         ("num_gpu_blocks", "i8"),
         ("num_free_blocks", "i8"),
         ("num_cached_keys", "i8"),  # different hashes in the cache map
         ("bucket_mask", "i8"),
+        ("end_of_entries", "i8"),
         ("spare", "i8"),  # first unused extra entry
         ("enable_caching", "i8"),
         ("unhashed_to_front", "i8"),  # freed blocks without a hash are reused first (0.33)
@@ -40,44 +45,7 @@ POOL_DTYPE = np.dtype(
         ("num_allocated", "i8"),
         ("num_evicted", "i8"),
         ("num_cached", "i8"),
-    ]
-)
-
-# One row per block, then two sentinels of the free queue, then spare cache-map entries. A block
-# and its first cache-map entry share a row: the entry fields describe the hash it carries.
-BLOCK_DTYPE = np.dtype(
-    [
-        ("hash_lo", "u8"),
-        ("hash_hi", "u8"),
-        ("ref_cnt", "i4"),
-        ("prev_free_block", "i4"),
-        ("next_free_block", "i4"),
-        ("group_id", "i4"),
-        ("hash_num_tokens", "i4"),  # tokens that the hash covers; 0: no hash
-        ("block_id", "i4"),  # the block that this entry leads to
-        ("extra", "i4"),  # next further entry of the same block
-        ("older", "i4"),  # entries with the same key, oldest first
-        ("newer", "i4"),
-        ("newest", "i4"),  # kept by the oldest entry of a key
-        ("bucket_prev", "i4"),  # chain of the oldest entries in one bucket
-        ("bucket_next", "i4"),
-    ]
-)
-
-LOG_DTYPE = np.dtype(
-    [
-        ("kind", "i4"),
-        ("group_id", "i4"),
-        ("request", "i8"),  # uid
-        ("first", "i4"),
-        ("last", "i4"),
-        ("hash_lo", "u8"),
-        ("hash_hi", "u8"),
-    ]
-)
-
-KV_DTYPE = np.dtype(
-    [
+        # KV cache manager: sizes
         ("max_model_len", "i8"),
         ("hash_block_size", "i8"),
         ("scheduler_block_size", "i8"),
@@ -87,7 +55,7 @@ KV_DTYPE = np.dtype(
         ("watermark_blocks", "i8"),
         ("num_hash_lookahead_tokens", "i8"),
         ("drop_eagle_block", "i8"),
-        ("num_free_rows", "i8"),
+        ("first_free_row", "i8"),
         # rules
         ("concatenated_hashes", "i8"),
         ("record_stats_at_lookup", "i8"),
@@ -106,22 +74,58 @@ KV_DTYPE = np.dtype(
     ]
 )
 
+# 32-bit, since a lookup touches one row per block; everything else is 64-bit, so that compiled
+# functions are compiled for one kind of integer only.
+# One row per block, then two sentinels of the free queue, then spare cache-map entries. A block
+# and its first cache-map entry share a row: the entry fields describe the hash it carries.
+BLOCK_DTYPE = np.dtype(
+    [
+        ("hash_lo", "u8"),
+        ("hash_hi", "u8"),
+        ("ref_cnt", "i4"),
+        ("prev_free_block", "i4"),
+        ("next_free_block", "i4"),
+        ("group_id", "i4"),
+        ("hash_num_tokens", "i4"),  # tokens that the hash covers; 0: no hash
+        ("block_id", "i4"),  # the block that this entry leads to
+        ("extra", "i4"),  # next further entry of the same block
+        ("bucket", "i4"),  # head of the hash bucket with this row's number
+        ("older", "i4"),  # entries with the same key, oldest first
+        ("newer", "i4"),
+        ("newest", "i4"),  # kept by the oldest entry of a key
+        ("bucket_prev", "i4"),  # chain of the oldest entries in one bucket
+        ("bucket_next", "i4"),
+    ]
+)
+
+LOG_DTYPE = np.dtype(
+    [
+        ("kind", "i8"),
+        ("group_id", "i8"),
+        ("request", "i8"),  # uid
+        ("first", "i8"),
+        ("last", "i8"),
+        ("hash_lo", "u8"),
+        ("hash_hi", "u8"),
+    ]
+)
+
 GROUP_DTYPE = np.dtype(
     [
-        ("kind", "i4"),
-        ("block_size", "i4"),
-        ("window", "i4"),  # sliding window or chunk, tokens
-        ("scale", "i4"),  # block_size // hash_block_size
-        ("spec", "i4"),  # groups with one spec are looked up together
-        ("max_admission_blocks", "i4"),
-        ("use_eagle", "i4"),
-        ("num_hit_blocks", "i4"),  # result of the latest lookup
+        ("kind", "i8"),
+        ("block_size", "i8"),
+        ("window", "i8"),  # sliding window or chunk, tokens
+        ("scale", "i8"),  # block_size // hash_block_size
+        ("spec", "i8"),  # groups with one spec are looked up together
+        ("max_admission_blocks", "i8"),
+        ("use_eagle", "i8"),
+        ("num_hit_blocks", "i8"),  # result of the latest lookup
     ]
 )
 
 # Request.status
-FREE_SLOT, WAITING, PREEMPTED, RUNNING = 0, 1, 2, 3
-FINISHED_STOPPED, FINISHED_LENGTH_CAPPED, FINISHED_ABORTED, FINISHED_ERROR = 4, 5, 6, 7
+FREE_SLOT, WAITING, PREEMPTED, RUNNING = map(np.int64, range(4))
+FINISHED_STOPPED, FINISHED_LENGTH_CAPPED, FINISHED_ABORTED, FINISHED_ERROR = map(np.int64, range(4, 8))
 STATUS_NAMES = (
     "",
     "WAITING",
@@ -140,33 +144,32 @@ REQUEST_DTYPE = np.dtype(
         ("priority", "i8"),
         ("hash_offset", "i8"),
         ("feature_offset", "i8"),
-        ("accept_offset", "i8"),
-        ("num_hash_blocks", "i4"),
-        ("num_features", "i4"),
-        ("accept_len", "i4"),
-        ("status", "i4"),
-        ("num_prompt_tokens", "i4"),
-        ("num_tokens", "i4"),
-        ("num_computed_tokens", "i4"),
-        ("num_output_placeholders", "i4"),
-        ("num_in_flight_tokens", "i4"),
-        ("num_stale_output_tokens", "i4"),
-        ("num_spec_tokens", "i4"),
-        ("num_preemptions", "i4"),
-        ("shared_prefix_boundary", "i4"),
-        ("max_tokens", "i4"),
-        ("stop_at", "i4"),  # the output (1-based) that is a stop token; 0: none
-        ("lora", "i4"),
-        ("row", "i4"),  # row of the block tables
-        ("prev_waiting", "i4"),
-        ("next_waiting", "i4"),
-        ("is_prefill_chunk", "i4"),
-        ("drop_stale_output", "i4"),
-        ("discard_latest_output", "i4"),
-        ("skip_reading_prefix_cache", "i4"),
-        ("encoder_mismatch", "i4"),
-        ("num_cached_tokens", "i4"),  # hit at first admission; -1 before
-        ("num_recomputed_tokens", "i4"),  # computed tokens that preemptions threw away
+        ("num_hash_blocks", "i8"),
+        ("num_features", "i8"),
+        ("accept_len", "i8"),  # acceptance pattern behind the features
+        ("status", "i8"),
+        ("num_prompt_tokens", "i8"),
+        ("num_tokens", "i8"),
+        ("num_computed_tokens", "i8"),
+        ("num_output_placeholders", "i8"),
+        ("num_in_flight_tokens", "i8"),
+        ("num_stale_output_tokens", "i8"),
+        ("num_spec_tokens", "i8"),
+        ("num_preemptions", "i8"),
+        ("shared_prefix_boundary", "i8"),
+        ("max_tokens", "i8"),
+        ("stop_at", "i8"),  # the output (1-based) that is a stop token; 0: none
+        ("lora", "i8"),
+        ("row", "i8"),  # row of the block tables
+        ("prev_waiting", "i8"),
+        ("next_waiting", "i8"),
+        ("is_prefill_chunk", "i8"),
+        ("drop_stale_output", "i8"),
+        ("discard_latest_output", "i8"),
+        ("skip_reading_prefix_cache", "i8"),
+        ("encoder_mismatch", "i8"),
+        ("num_cached_tokens", "i8"),  # hit at first admission; -1 before
+        ("num_recomputed_tokens", "i8"),  # computed tokens that preemptions threw away
         ("first_scheduled_time", "f8"),
         ("first_token_time", "f8"),
         ("last_token_time", "f8"),
@@ -176,36 +179,36 @@ REQUEST_DTYPE = np.dtype(
 
 ROW_DTYPE = np.dtype(
     [
-        ("num_blocks", "i4"),
-        ("num_cached_blocks", "i4"),  # -1: vLLM's num_cached_block has no entry yet
-        ("num_new_blocks", "i4"),  # taken by the latest allocation
+        ("num_blocks", "i8"),
+        ("num_cached_blocks", "i8"),  # -1: vLLM's num_cached_block has no entry yet
+        ("num_new_blocks", "i8"),  # taken by the latest allocation
+        ("next_free_row", "i8"),
     ]
 )
 
 
 class PoolState(NamedTuple):
-    """A block pool: scalars (1,), blocks and entries, hash buckets (power of two,), log."""
+    """A block pool: scalars (1,), blocks with their cache-map entries and hash buckets, log."""
 
     scalars: NDArray[np.void]
     blocks: NDArray[np.void]
-    buckets: NDArray[np.int32]
     log: NDArray[np.void]
 
 
 class KVState(NamedTuple):
     """A KV cache manager over a pool.
 
-    rows (max_num_seqs, num_groups); block_tables (max_num_seqs, num_groups, max_blocks);
-    hit_blocks (num_groups, max_blocks): blocks found by the latest lookup;
-    block_hashes (n, 2): 128-bit keys of all live requests, `hash_offset` says where.
+    rows (max_num_seqs, num_groups); block_tables (max_num_seqs + 1, num_groups, max_blocks), whose
+    last row holds the blocks that the latest lookup found; block_hashes (n, 2): 128-bit keys of
+    all live requests, `hash_offset` says where.
     """
 
     pool: PoolState
-    scalars: NDArray[np.void]
     groups: NDArray[np.void]
     requests: NDArray[np.void]
     rows: NDArray[np.void]
-    free_rows: NDArray[np.int32]
     block_tables: NDArray[np.int32]
-    hit_blocks: NDArray[np.int32]
     block_hashes: NDArray[np.uint64]
+
+
+HITS = -1  # the row of `block_tables` with the result of the latest lookup

@@ -32,6 +32,7 @@ from kvsim.engine.state import (
     FEATURE_DTYPE,
     PRIORITY,
     SCHEDULED_DTYPE,
+    SEAT_DTYPE,
     EngineState,
 )
 from kvsim.engine.step import IDLE, step
@@ -77,24 +78,17 @@ class RequestLike(Protocol):
     def priority(self) -> int: ...
 
 
-def _make_state(config: EngineConfig, cost: StepCost | None) -> EngineState:
+def _make_state(config: EngineConfig) -> EngineState:
     n, depth = config.max_num_seqs, config.queue_depth
     cache_size = config.encoder_cache_size or config.max_num_batched_tokens
-    capacity = 64
     eng = EngineState(
-        kv=make_kv_state(config.kv_cache_config(), capacity),
+        kv=make_kv_state(config.kv_cache_config()),
         scalars=_scalars(config),
-        running=np.zeros(n, np.int32),
+        seats=np.zeros(n + 1, SEAT_DTYPE),
         batches=np.zeros(depth, BATCH_DTYPE),
         scheduled=np.zeros((depth, n), SCHEDULED_DTYPE),
-        shape_new=np.zeros(n, np.int32),
-        shape_context=np.zeros(n, np.int32),
         features=np.zeros(64, FEATURE_DTYPE),
         encoder_cache=np.zeros(cache_size, ENCODER_ENTRY_DTYPE),
-        finished=np.zeros(capacity, np.int32),
-        accept=np.zeros(64, np.int32),
-        loras=np.zeros((config.max_loras or 0) + n + 1, np.int32),
-        cost=np.zeros(1, COST_DTYPE) if cost is None else cost.parameters,
     )
     init_encoder_cache(eng, cache_size)
     return eng
@@ -138,7 +132,7 @@ def _scalars(config: EngineConfig) -> NDArray[np.void]:
         ("lookahead_slots_at_admission", rules.lookahead_slots_at_admission),
     ):
         s[field] = rule
-    for field in ("waiting_head", "waiting_tail"):
+    for field in ("waiting_head", "waiting_tail", "first_finished", "last_finished"):
         s[field] = NONE
     return s
 
@@ -160,14 +154,14 @@ class EngineCore:
             config.num_hash_lookahead_tokens,
             kv.coarse_scales,
         )
-        self.state = _make_state(config, cost)
+        self.state = _make_state(config)
+        self._cost = np.zeros(1, COST_DTYPE) if cost is None else cost.parameters
         self._ids: dict[str, int] = {}  # live requests -> slot
         self._names: dict[int, str] = {}  # slot -> request id
         self._free_slots = list(range(len(self.requests) - 1, -1, -1))
         self._next_uid = 1
         self._hashes = Arena("block_hashes")
         self._features = Arena("features")
-        self._patterns: dict[tuple[int, ...], int] = {}
 
     @property
     def kv(self) -> KVState:
@@ -233,7 +227,6 @@ class EngineCore:
         row["num_hash_blocks"] = self._num_fine(len(block_hashes))
         row["num_features"] = len(features)
         row["accept_len"] = len(accept)
-        row["accept_offset"] = self._pattern_offset(tuple(accept))
         row["status"] = WAITING
         row["num_prompt_tokens"] = row["num_tokens"] = num_prompt_tokens
         row["max_tokens"] = max_tokens
@@ -247,13 +240,13 @@ class EngineCore:
         self.requests[slot] = row
         self._next_uid += 1
         self._store_hashes(slot, block_hashes)
-        self._store_features(slot, features)
+        self._store_features(slot, features, accept)
         add_waiting(self.state, slot)
         self.state.scalars["prompt_tokens"] += num_prompt_tokens
 
     def _num_fine(self, n: int) -> int:
         """Fine hashes among `n` keys of a request, coarser groups' keys (0.16) set apart."""
-        if not self.kv.scalars["concatenated_hashes"][0]:
+        if not self.kv.pool.scalars["concatenated_hashes"][0]:
             return n
         scales = self.config.kv_cache_config().coarse_scales
         fine = n
@@ -286,7 +279,7 @@ class EngineCore:
 
     def step(self, now: float) -> float:
         """One engine iteration begun at `now`; when the next may begin, or IDLE (inf)."""
-        return float(step(self.state, now))
+        return float(step(self.state, self._cost, now))
 
     def schedule(self, now: float = 0.0) -> int:
         """Decide the next batch; its number of tokens."""
@@ -300,11 +293,14 @@ class EngineCore:
 
     def take_finished(self) -> tuple[list[str], NDArray[np.void]]:
         """Ids and rows (REQUEST_DTYPE) of the requests that ended since the last call."""
-        n = int(self.state.scalars["num_finished"][0])
-        slots = self.state.finished[:n].copy()
+        slots = []
+        slot = int(self.state.scalars["first_finished"][0])
+        while slot != NONE:
+            slots.append(slot)
+            slot = int(self.requests["next_waiting"][slot])
         rows = self.requests[slots]
-        names = [self._release(int(slot)) for slot in slots]
-        self.state.scalars["num_finished"] = 0
+        names = [self._release(slot) for slot in slots]
+        self.state.scalars["first_finished"] = NONE
         return names, rows
 
     def slot_of(self, request_id: str) -> int | None:
@@ -345,7 +341,7 @@ class EngineCore:
 
     def stats(self) -> dict[str, float]:
         """Totals so far, under vLLM's metric names where it has them. Tokens, blocks, seconds."""
-        s, kv, pool = self.state.scalars[0], self.kv.scalars[0], self.kv.pool.scalars[0]
+        s, kv = self.state.scalars[0], self.kv.pool.scalars[0]
         busy = float(s["busy_time"])
         return {
             "prefix_cache_requests": int(kv["requests"]),
@@ -364,9 +360,9 @@ class EngineCore:
             "spec_decode_num_accepted_tokens": int(s["num_accepted_tokens"]),
             "num_steps": int(s["num_steps"]),
             "busy_time": busy,
-            "blocks_allocated": int(pool["num_allocated"]),
-            "blocks_evicted": int(pool["num_evicted"]),
-            "blocks_cached": int(pool["num_cached"]),
+            "blocks_allocated": int(kv["num_allocated"]),
+            "blocks_evicted": int(kv["num_evicted"]),
+            "blocks_cached": int(kv["num_cached"]),
             "kv_cache_usage_perc": float(usage(self.kv)),
             "kv_cache_usage_perc_peak": float(s["peak_usage"]),
             "kv_cache_usage_perc_mean": float(s["usage_time"]) / busy if busy else 0.0,
@@ -391,8 +387,7 @@ class EngineCore:
     def _grow_slots(self) -> None:
         n = len(self.requests)
         requests = np.concatenate([self.requests, np.zeros(n, REQUEST_DTYPE)])
-        finished = np.concatenate([self.state.finished, np.zeros(n, np.int32)])
-        self.state = self.state._replace(kv=self.kv._replace(requests=requests), finished=finished)
+        self.state = self.state._replace(kv=self.kv._replace(requests=requests))
         self._free_slots.extend(range(2 * n - 1, n - 1, -1))
 
     def _release(self, slot: int) -> str:
@@ -412,27 +407,16 @@ class EngineCore:
             self.state = self.state._replace(kv=self.kv._replace(block_hashes=array))
         array[offset : offset + len(block_hashes)] = block_hashes
 
-    def _store_features(self, slot: int, features: Sequence[FeatureLike]) -> None:
+    def _store_features(self, slot: int, features: Sequence[FeatureLike], accept: Sequence[int]) -> None:
+        """Images of a request, then its acceptance pattern."""
+        n = len(features)
         array, offset = self._features.place(
-            self.state.features, slot, len(features), self.requests["feature_offset"]
+            self.state.features, slot, n + len(accept), self.requests["feature_offset"]
         )
         if array is not self.state.features:
             self.state = self.state._replace(features=array)
+        array[offset : offset + n + len(accept)] = 0
         for i, feature in enumerate(features, offset):
-            array[i] = (stream_key(feature.identifier), feature.offset, feature.length, 0, 0)
-
-    def _pattern_offset(self, pattern: tuple[int, ...]) -> int:
-        if not pattern:
-            return 0
-        if pattern not in self._patterns:
-            used = sum(map(len, self._patterns))
-            accept = self.state.accept
-            while used + len(pattern) > len(accept):
-                accept = np.concatenate([accept, np.zeros_like(accept)])
-            accept[used : used + len(pattern)] = pattern
-            self.state = self.state._replace(accept=accept)
-            self._patterns[pattern] = used
-        return self._patterns[pattern]
-
-
-
+            array["identifier"][i] = stream_key(feature.identifier)
+            array["offset"][i], array["length"][i] = feature.offset, feature.length
+        array["accepted"][offset + n : offset + n + len(accept)] = accept

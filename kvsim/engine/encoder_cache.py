@@ -5,11 +5,11 @@ stays until its room is needed; the one unreferenced longest goes first. Referen
 per request: in 0.33 they last to the request's last copy of an image, in 0.16 to the first.
 """
 
-from kvsim.cache.state import NONE
-from kvsim.compiled import compiled
+from kvsim.cache.state import NONE, ZERO
+from kvsim.compiled import compiled, compiled_part
 
 
-@compiled
+@compiled_part
 def find_encoder_entry(eng, identifier):
     e = eng.scalars["first_entry"][0]
     while e != NONE:
@@ -19,7 +19,7 @@ def find_encoder_entry(eng, identifier):
     return e
 
 
-@compiled
+@compiled_part
 def _add_entry(eng, identifier, num_embeds):
     cache, s = eng.encoder_cache, eng.scalars
     e = s["spare_entry"][0]
@@ -36,7 +36,7 @@ def _add_entry(eng, identifier, num_embeds):
     return e
 
 
-@compiled
+@compiled_part
 def _drop_entry(eng, e):
     cache, s = eng.encoder_cache, eng.scalars
     before, after = cache["prev_entry"][e], cache["next_entry"][e]
@@ -50,7 +50,7 @@ def _drop_entry(eng, e):
     s["spare_entry"][0] = e
 
 
-@compiled
+@compiled_part
 def _make_freeable(eng, e):
     cache, s = eng.encoder_cache, eng.scalars
     newest = s["newest_freeable"][0]
@@ -64,7 +64,7 @@ def _make_freeable(eng, e):
     s["num_freeable_slots"][0] += cache["num_embeds"][e]
 
 
-@compiled
+@compiled_part
 def _unlink_freeable(eng, e):
     cache, s = eng.encoder_cache, eng.scalars
     before, after = cache["prev_freeable"][e], cache["next_freeable"][e]
@@ -78,7 +78,7 @@ def _unlink_freeable(eng, e):
         cache["prev_freeable"][after] = before
 
 
-@compiled
+@compiled_part
 def _references(eng, r, identifier):
     """How many of the request's images hold the entry."""
     first = eng.kv.requests["feature_offset"][r]
@@ -89,7 +89,7 @@ def _references(eng, r, identifier):
     return n
 
 
-@compiled
+@compiled_part
 def _holder(eng, r, f):
     """The image whose flag stands for the reference: itself (0.33), or the first copy (0.16)."""
     if eng.scalars["encoder_reference_per_input"][0]:
@@ -100,14 +100,14 @@ def _holder(eng, r, f):
     return first
 
 
-@compiled
+@compiled_part
 def _reference(eng, r, f, e):
     if _references(eng, r, eng.features["identifier"][f]) == 0:
         eng.encoder_cache["ref_cnt"][e] += 1
     eng.features["referenced"][_holder(eng, r, f)] = 1
 
 
-@compiled
+@compiled_part
 def check_and_update_cache(eng, r, f):
     """Whether an image is already encoded; if so the request now references it."""
     e = find_encoder_entry(eng, eng.features["identifier"][f])
@@ -120,7 +120,7 @@ def check_and_update_cache(eng, r, f):
     return True
 
 
-@compiled
+@compiled_part
 def can_allocate(eng, f, compute_budget, num_embeds_to_schedule):
     """Whether budget and room suffice for one more image; evicts unreferenced entries for it."""
     s = eng.scalars
@@ -140,7 +140,7 @@ def can_allocate(eng, f, compute_budget, num_embeds_to_schedule):
     return True
 
 
-@compiled
+@compiled_part
 def allocate_encoder_input(eng, r, f):
     s = eng.scalars
     identifier, num_embeds = eng.features["identifier"][f], eng.features["length"][f]
@@ -152,7 +152,7 @@ def allocate_encoder_input(eng, r, f):
     s["num_freeable_slots"][0] -= num_embeds
 
 
-@compiled
+@compiled_part
 def free_encoder_input(eng, r, f):
     """Drop the request's reference through one image; the entry stays, evictable."""
     identifier = eng.features["identifier"][f]
@@ -169,14 +169,14 @@ def free_encoder_input(eng, r, f):
         _make_freeable(eng, e)
 
 
-@compiled
+@compiled_part
 def free_all_encoder_inputs(eng, r):
     first = eng.kv.requests["feature_offset"][r]
     for f in range(first, first + eng.kv.requests["num_features"][r]):
         free_encoder_input(eng, r, f)
 
 
-@compiled
+@compiled_part
 def free_passed_encoder_inputs(eng, r):
     """Release images that lie wholly within what is computed (and accepted, in 0.33)."""
     q = eng.kv.requests
@@ -206,13 +206,13 @@ def init_encoder_cache(eng, cache_size):
 # ---------------------------------------------------------------- which images a chunk needs
 
 
-@compiled
+@compiled_part
 def _embed_counts_differ(eng, f, num_embeds):
     """An identifier that stands for images of two sizes fails the request (0.33)."""
     return eng.scalars["encoder_reference_per_input"][0] != 0 and num_embeds != eng.features["length"][f]
 
 
-@compiled
+@compiled_part
 def try_schedule_encoder_inputs(eng, r, num_computed, num_new):
     """Tokens that may be scheduled given the images in their range, and the embeddings to encode.
 
@@ -225,12 +225,12 @@ def try_schedule_encoder_inputs(eng, r, num_computed, num_new):
     return _try_schedule_016(eng, r, num_computed, num_new)
 
 
-@compiled
+@compiled_part
 def _mark_to_encode(eng, f):
     eng.features["scheduled_step"][f] = eng.scalars["current_step"][0]
 
 
-@compiled
+@compiled_part
 def _scheduled_copy(eng, first, f):
     """An earlier image of the request with the same identifier that this step encodes, or NONE."""
     for other in range(first, f):
@@ -240,7 +240,7 @@ def _scheduled_copy(eng, first, f):
     return NONE
 
 
-@compiled
+@compiled_part
 def forget_schedule(eng, r):
     """Undo this step's marks of a request (tried again, or given up)."""
     first = eng.kv.requests["feature_offset"][r]
@@ -249,16 +249,16 @@ def forget_schedule(eng, r):
             eng.features["scheduled_step"][f] = 0
 
 
-@compiled
+@compiled_part
 def _try_schedule(eng, r, num_computed, num_new):
     s, q = eng.scalars, eng.kv.requests
     forget_schedule(eng, r)
     if num_new == 0:
-        return num_new, 0
+        return num_new, ZERO
     shift = s["encoder_shift"][0]
     budget = s["encoder_budget"][0]
     window_end = num_computed + num_new + shift
-    to_schedule = 0
+    to_schedule = ZERO
     first = q["feature_offset"][r]
     for f in range(first, first + q["num_features"][r]):
         start, length = eng.features["offset"][f], eng.features["length"][f]
@@ -273,12 +273,12 @@ def _try_schedule(eng, r, num_computed, num_new):
         copy = _scheduled_copy(eng, first, f)
         if copy != NONE:
             if _embed_counts_differ(eng, f, eng.features["length"][copy]):
-                return _reject(eng, r), 0
+                return _reject(eng, r), ZERO
             eng.features["scheduled_step"][f] = -s["current_step"][0]  # shares that copy's place
             continue
         e = find_encoder_entry(eng, eng.features["identifier"][f])
         if e != NONE and _embed_counts_differ(eng, f, eng.encoder_cache["num_embeds"][e]):
-            return _reject(eng, r), 0
+            return _reject(eng, r), ZERO
         if check_and_update_cache(eng, r, f):
             continue
         if not can_allocate(eng, f, budget, to_schedule):
@@ -290,24 +290,24 @@ def _try_schedule(eng, r, num_computed, num_new):
     return num_new, to_schedule
 
 
-@compiled
+@compiled_part
 def _reject(eng, r):
     forget_schedule(eng, r)
     if eng.kv.requests["encoder_mismatch"][r] == 0:
         eng.kv.requests["encoder_mismatch"][r] = 1
         eng.scalars["num_mismatched"][0] += 1
-    return 0
+    return ZERO
 
 
-@compiled
+@compiled_part
 def _try_schedule_016(eng, r, num_computed, num_new):
     s, q = eng.scalars, eng.kv.requests
     forget_schedule(eng, r)
     if num_new == 0:
-        return num_new, 0
+        return num_new, ZERO
     shift = s["encoder_shift"][0]
     budget = s["encoder_budget"][0]
-    to_schedule = 0
+    to_schedule = ZERO
     first = q["feature_offset"][r]
     for f in range(first, first + q["num_features"][r]):
         start, length = eng.features["offset"][f], eng.features["length"][f]
@@ -332,7 +332,7 @@ def _try_schedule_016(eng, r, num_computed, num_new):
     return num_new, to_schedule
 
 
-@compiled
+@compiled_part
 def allocate_encoder_inputs(eng, r):
     """Give the images that this step encodes their place; later copies share it."""
     first = eng.kv.requests["feature_offset"][r]
@@ -346,7 +346,7 @@ def allocate_encoder_inputs(eng, r):
             check_and_update_cache(eng, r, f)
 
 
-@compiled
+@compiled_part
 def embeds_to_encode(eng, r):
     """Embeddings that this step encodes for a request."""
     first = eng.kv.requests["feature_offset"][r]

@@ -17,25 +17,27 @@ from kvsim.cache.state import (
     FINISHED_STOPPED,
     FREE_SLOT,
     LOG_FINISHED,
+    NO_HASH,
     NONE,
     RUNNING,
+    ZERO,
 )
-from kvsim.compiled import compiled
+from kvsim.compiled import compiled, compiled_part
 from kvsim.engine.encoder_cache import forget_schedule, free_all_encoder_inputs, free_passed_encoder_inputs
 from kvsim.engine.queues import index_in_running, remove_running_at, remove_waiting
 from kvsim.tokens import mix64
 
-_NO_HASH = np.uint64(0)
 _FULL_SCALE = float(1 << 64)
 
 
-@compiled
+@compiled_part
 def num_accepted_drafts(eng, r, index, num_drafts):
     """Accepted drafts of the step that samples output `index`; at most `num_drafts`."""
     q = eng.kv.requests
     pattern = q["accept_len"][r]
     if pattern > 0:
-        return min(num_drafts, eng.accept[q["accept_offset"][r] + index % pattern])
+        first = q["feature_offset"][r] + q["num_features"][r]
+        return min(num_drafts, eng.features["accepted"][first + index % pattern])
     n = 0
     key = eng.scalars["acceptance_stream"][0] + mix64(np.uint64(q["uid"][r]))
     while n < num_drafts:
@@ -49,7 +51,7 @@ def num_accepted_drafts(eng, r, index, num_drafts):
 # ---------------------------------------------------------------- ends
 
 
-@compiled
+@compiled_part
 def _end_request(eng, r, status, now):
     """Free what a finished request holds; its slot stays until its record is collected."""
     s, q = eng.scalars, eng.kv.requests
@@ -58,13 +60,17 @@ def _end_request(eng, r, status, now):
     forget_schedule(eng, r)
     free_all_encoder_inputs(eng, r)
     free_request(eng.kv, r)
-    log(eng.kv.pool, LOG_FINISHED, 0, q["uid"][r], r, status, _NO_HASH, _NO_HASH)
-    eng.finished[s["num_finished"][0]] = r
-    s["num_finished"][0] += 1
+    log(eng.kv.pool, LOG_FINISHED, ZERO, q["uid"][r], r, status, NO_HASH, NO_HASH)
+    q["next_waiting"][r] = NONE
+    if s["first_finished"][0] == NONE:
+        s["first_finished"][0] = r
+    else:
+        q["next_waiting"][s["last_finished"][0]] = r
+    s["last_finished"][0] = r
     s["finished_to_flush"][0] += 1
 
 
-@compiled
+@compiled_part
 def finish_request(eng, r, status, now):
     """End a request from outside the step (abort, error)."""
     if eng.kv.requests["status"][r] == RUNNING:
@@ -79,7 +85,7 @@ def abort_request(eng, r, now):
     finish_request(eng, r, FINISHED_ABORTED, now)
 
 
-@compiled
+@compiled_part
 def _fail_mismatched(eng, now):
     for r in range(len(eng.kv.requests)):
         if eng.kv.requests["encoder_mismatch"][r]:
@@ -92,7 +98,7 @@ def _fail_mismatched(eng, now):
 # ---------------------------------------------------------------- tokens
 
 
-@compiled
+@compiled_part
 def _append_tokens(eng, r, num_sampled, now):
     """Append sampled tokens up to a stop; (tokens kept, final status or 0)."""
     q = eng.kv.requests
@@ -110,7 +116,7 @@ def _append_tokens(eng, r, num_sampled, now):
     return num_sampled, 0
 
 
-@compiled
+@compiled_part
 def _take_back_rejected(eng, r, num_rejected):
     q = eng.kv.requests
     if q["num_computed_tokens"][r] > 0:
@@ -119,7 +125,7 @@ def _take_back_rejected(eng, r, num_rejected):
         q["num_output_placeholders"][r] -= num_rejected
 
 
-@compiled
+@compiled_part
 def _update_with_output(eng, r, num_sampled, is_stale, now):
     """Append, settle placeholders, cache what became final; the final status or 0 (0.33)."""
     s, q = eng.scalars, eng.kv.requests
@@ -134,11 +140,11 @@ def _update_with_output(eng, r, num_sampled, is_stale, now):
     if had_placeholders:
         q["num_output_placeholders"][r] -= num_sampled
     if was_running and (had_placeholders or s["num_spec_tokens"][0] > 0):
-        cache_blocks(eng.kv, r, np.int64(q["num_computed_tokens"][r] - q["num_in_flight_tokens"][r]))
+        cache_blocks(eng.kv, r, q["num_computed_tokens"][r] - q["num_in_flight_tokens"][r])
     return status
 
 
-@compiled
+@compiled_part
 def _update_with_output_016(eng, r, num_sampled, now):
     s, q = eng.scalars, eng.kv.requests
     if s["async_scheduling"][0] and q["discard_latest_output"][r]:
@@ -150,11 +156,11 @@ def _update_with_output_016(eng, r, num_sampled, now):
     if s["async_scheduling"][0]:
         q["num_output_placeholders"][r] -= kept
         if was_running:
-            cache_blocks(eng.kv, r, np.int64(q["num_computed_tokens"][r] - q["num_output_placeholders"][r]))
+            cache_blocks(eng.kv, r, q["num_computed_tokens"][r] - q["num_output_placeholders"][r])
     return status
 
 
-@compiled
+@compiled_part
 def _drain_stale(q, r, num_scheduled):
     """Settle the tokens in flight; whether this output predates a preemption."""
     q["num_in_flight_tokens"][r] -= num_scheduled
@@ -164,7 +170,7 @@ def _drain_stale(q, r, num_scheduled):
     return True
 
 
-@compiled
+@compiled_part
 def _process_request(eng, r, entry, i, now):
     """One request of a finished step; its final status, or 0."""
     s, q = eng.scalars, eng.kv.requests
@@ -172,10 +178,10 @@ def _process_request(eng, r, entry, i, now):
     is_stale = _drain_stale(q, r, entry["num_scheduled_tokens"][i])
     if accounting and is_stale and q["drop_stale_output"][r]:
         return 0
-    num_spec = np.int64(entry["num_spec_tokens"][i])
+    num_spec = entry["num_spec_tokens"][i]
     num_sampled = np.int64(0)
     if entry["samples"][i]:
-        num_outputs = np.int64(q["num_tokens"][r] - q["num_prompt_tokens"][r])
+        num_outputs = q["num_tokens"][r] - q["num_prompt_tokens"][r]
         num_sampled = np.int64(1)
         if num_spec > 0:
             num_sampled += num_accepted_drafts(eng, r, num_outputs, num_spec)
@@ -192,25 +198,25 @@ def _process_request(eng, r, entry, i, now):
     return _update_with_output_016(eng, r, num_sampled, now)
 
 
-@compiled
+@compiled_part
 def _drop_finished_from_running(eng):
     s, kept = eng.scalars, 0
     for i in range(s["num_running"][0]):
-        r = eng.running[i]
+        r = eng.seats["running"][i]
         if eng.kv.requests["status"][r] == RUNNING:
-            eng.running[kept] = r
+            eng.seats["running"][kept] = r
             kept += 1
     s["num_running"][0] = kept
 
 
-@compiled
+@compiled_part
 def _lives(eng, entry, i):
     """Whether a batch's request is still there (not aborted, its slot not given to another)."""
     q, r = eng.kv.requests, entry["request"][i]
     return q["uid"][r] == entry["uid"][i] and FREE_SLOT < q["status"][r] <= RUNNING
 
 
-@compiled
+@compiled_part
 def _propose_drafts(eng, entry, num_reqs):
     """Every scheduled request that is past its prompt gets drafts for its next step."""
     q = eng.kv.requests
@@ -231,7 +237,7 @@ def update_from_output(eng, now):
     for i in range(num_reqs):
         if not _lives(eng, entry, i):
             continue
-        r = np.int64(entry["request"][i])
+        r = entry["request"][i]
         was_running = q["status"][r] == RUNNING
         status = _process_request(eng, r, entry, i, now)
         if status == 0:

@@ -5,11 +5,11 @@ Followed: vLLM 0.33.0 `v1/core/sched/request_queue.py`. Under `fcfs` the queue i
 """
 
 from kvsim.cache.state import NONE
-from kvsim.compiled import compiled
+from kvsim.compiled import compiled, compiled_part
 from kvsim.engine.state import PRIORITY
 
 
-@compiled
+@compiled_part
 def _insert_waiting(eng, r, before):
     """Link request r into the queue in front of `before` (NONE: at the end)."""
     s, q = eng.scalars, eng.kv.requests
@@ -27,7 +27,7 @@ def _insert_waiting(eng, r, before):
     s["num_waiting"][0] += 1
 
 
-@compiled
+@compiled_part
 def remove_waiting(eng, r):
     s, q = eng.scalars, eng.kv.requests
     before, after = q["prev_waiting"][r], q["next_waiting"][r]
@@ -42,7 +42,7 @@ def remove_waiting(eng, r):
     s["num_waiting"][0] -= 1
 
 
-@compiled
+@compiled_part
 def _goes_before(eng, a, b):
     q = eng.kv.requests
     if q["priority"][a] != q["priority"][b]:
@@ -52,7 +52,7 @@ def _goes_before(eng, a, b):
     return q["uid"][a] < q["uid"][b]
 
 
-@compiled
+@compiled_part
 def _insert_by_priority(eng, r):
     before = NONE
     behind = eng.scalars["waiting_tail"][0]
@@ -70,7 +70,7 @@ def add_waiting(eng, r):
         _insert_waiting(eng, r, NONE)
 
 
-@compiled
+@compiled_part
 def prepend_waiting(eng, r):
     """Back to the front of the queue; under `priority` there is no front, only the order."""
     if eng.scalars["policy"][0] == PRIORITY:
@@ -79,36 +79,36 @@ def prepend_waiting(eng, r):
         _insert_waiting(eng, r, eng.scalars["waiting_head"][0])
 
 
-@compiled
+@compiled_part
 def append_running(eng, r):
     n = eng.scalars["num_running"][0]
-    eng.running[n] = r
+    eng.seats["running"][n] = r
     eng.scalars["num_running"][0] = n + 1
 
 
-@compiled
+@compiled_part
 def remove_running_at(eng, index):
     n = eng.scalars["num_running"][0] - 1
     for i in range(index, n):
-        eng.running[i] = eng.running[i + 1]
+        eng.seats["running"][i] = eng.seats["running"][i + 1]
     eng.scalars["num_running"][0] = n
 
 
-@compiled
+@compiled_part
 def index_in_running(eng, r):
     for i in range(eng.scalars["num_running"][0]):
-        if eng.running[i] == r:
+        if eng.seats["running"][i] == r:
             return i
     return NONE
 
 
-@compiled
+@compiled_part
 def lowest_priority_running(eng):
     """Index of the running request with the largest (priority, arrival time), the first of equals."""
     q = eng.kv.requests
     worst = 0
     for i in range(1, eng.scalars["num_running"][0]):
-        a, b = eng.running[i], eng.running[worst]
+        a, b = eng.seats["running"][i], eng.seats["running"][worst]
         later = q["priority"][a] == q["priority"][b] and q["arrival_time"][a] > q["arrival_time"][b]
         if q["priority"][a] > q["priority"][b] or later:
             worst = i

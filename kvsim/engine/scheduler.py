@@ -4,18 +4,18 @@ Followed: vLLM 0.33.0 `v1/core/sched/scheduler.py` (`schedule`, `_preempt_reques
 `_update_after_schedule`) and `async_scheduler.py`; 0.16.0 where the scalars say so.
 """
 
-import numpy as np
 
 from kvsim.cache.block_pool import log
 from kvsim.cache.kv_cache_manager import (
     allocate_slots,
     free_request,
+    full_sequence_fits,
     get_computed_blocks,
     lookup_enabled,
     record_stats,
 )
-from kvsim.cache.state import LOG_PREEMPTED, NONE, PREEMPTED, RUNNING, WAITING
-from kvsim.compiled import compiled
+from kvsim.cache.state import LOG_PREEMPTED, NO_HASH, NONE, PREEMPTED, RUNNING, WAITING, ZERO
+from kvsim.compiled import compiled, compiled_part
 from kvsim.engine.encoder_cache import (
     allocate_encoder_inputs,
     embeds_to_encode,
@@ -33,19 +33,16 @@ from kvsim.engine.queues import (
 )
 from kvsim.engine.state import CONTINUED, NEW, PRIORITY, RESUMED
 
-_NO_HASH = np.uint64(0)
-
-
 # ---------------------------------------------------------------- the batch being built
 
 
-@compiled
+@compiled_part
 def new_batch_index(eng):
     """Ring position of the batch that is being scheduled."""
     return (eng.scalars["first_batch"][0] + eng.scalars["num_batches"][0]) % len(eng.batches)
 
 
-@compiled
+@compiled_part
 def _add_to_batch(eng, r, num_new, num_spec, origin):
     b = new_batch_index(eng)
     n = eng.batches["num_reqs"][b]
@@ -61,7 +58,7 @@ def _add_to_batch(eng, r, num_new, num_spec, origin):
     eng.scalars["token_budget"][0] -= num_new
 
 
-@compiled
+@compiled_part
 def _take_from_batch(eng, r):
     """Undo the scheduling of a request in this step; its tokens return to the budgets."""
     b = new_batch_index(eng)
@@ -84,7 +81,7 @@ def _take_from_batch(eng, r):
     return True
 
 
-@compiled
+@compiled_part
 def _schedule_encoder(eng, r, num_embeds):
     if num_embeds == 0:
         return
@@ -96,7 +93,7 @@ def _schedule_encoder(eng, r, num_embeds):
 # ---------------------------------------------------------------- preemption
 
 
-@compiled
+@compiled_part
 def preempt(eng, r, drop_stale_output):
     """Take a request's blocks away and queue it again; it will recompute what it does not hit.
 
@@ -119,24 +116,24 @@ def preempt(eng, r, drop_stale_output):
         q["num_output_placeholders"][r] = 0
     q["num_preemptions"][r] += 1
     eng.scalars["num_preemptions"][0] += 1
-    log(eng.kv.pool, LOG_PREEMPTED, 0, q["uid"][r], 0, 0, _NO_HASH, _NO_HASH)
+    log(eng.kv.pool, LOG_PREEMPTED, ZERO, q["uid"][r], ZERO, ZERO, NO_HASH, NO_HASH)
     prepend_waiting(eng, r)
 
 
-@compiled
+@compiled_part
 def _preempt_victim(eng, index):
     """Preempt the running request that has to go; (its slot, where the scan now stands)."""
     s = eng.scalars
     if s["policy"][0] == PRIORITY:
         victim_index = lowest_priority_running(eng)
-        victim = eng.running[victim_index]
+        victim = eng.seats["running"][victim_index]
         remove_running_at(eng, victim_index)
         was_scheduled = _take_from_batch(eng, victim)
         # 0.16 steps back only for a victim of this step's batch, and so may pass one request over.
         if victim_index < index and (was_scheduled or s["self_preemption_continues"][0]):
             index -= 1
     else:
-        victim = eng.running[s["num_running"][0] - 1]
+        victim = eng.seats["running"][s["num_running"][0] - 1]
         s["num_running"][0] -= 1
     preempt(eng, victim, False)
     s["preempted_in_step"][0] += 1
@@ -146,7 +143,7 @@ def _preempt_victim(eng, index):
 # ---------------------------------------------------------------- running requests
 
 
-@compiled
+@compiled_part
 def _is_sure_to_finish(eng, r):
     """Asynchronous: steps in flight reach max_tokens even if every draft is rejected."""
     q = eng.kv.requests
@@ -155,55 +152,56 @@ def _is_sure_to_finish(eng, r):
     return placeholders > 0 and q["num_computed_tokens"][r] + 2 - placeholders >= last
 
 
-@compiled
+@compiled_part
 def _tokens_for_running(eng, r):
     """Tokens a running request would take: its unseen ones and drafts, within the limits."""
     s, q = eng.scalars, eng.kv.requests
-    num_computed = np.int64(q["num_computed_tokens"][r])
+    num_computed = q["num_computed_tokens"][r]
     known = q["num_tokens"][r] + q["num_spec_tokens"][r] + q["num_output_placeholders"][r]
-    num_new = np.int64(known - num_computed)
+    num_new = known - num_computed
     if 0 < s["prefill_threshold"][0] < num_new:
         num_new = s["prefill_threshold"][0]
     num_new = min(num_new, s["token_budget"][0])
     return min(num_new, s["max_model_len"][0] - num_computed - 1)
 
 
-@compiled
+@compiled_part
 def _scheduled_drafts(eng, r, num_new):
     """Drafts of a running request that fit its tokens of this step; they are used up."""
     q = eng.kv.requests
     if q["num_spec_tokens"][r] == 0:
-        return 0
+        return ZERO
     beyond = num_new + q["num_computed_tokens"][r] - q["num_tokens"][r] - q["num_output_placeholders"][r]
-    num_spec = max(0, min(q["num_spec_tokens"][r], beyond))
+    num_spec = max(ZERO, min(q["num_spec_tokens"][r], beyond))
     q["num_spec_tokens"][r] = 0
     return num_spec
 
 
-@compiled
+@compiled_part
 def _allocate_or_preempt(eng, r, num_new, index):
     """Slots for a running request, preempting others, then itself; (success, scan index)."""
-    while not allocate_slots(eng.kv, r, num_new, 0, eng.scalars["num_lookahead_tokens"][0], False, True):
+    lookahead = eng.scalars["num_lookahead_tokens"][0]
+    while not allocate_slots(eng.kv, r, num_new, ZERO, lookahead, ZERO):
         victim, index = _preempt_victim(eng, index)
         if victim == r:
             return False, index
     return True, index
 
 
-@compiled
+@compiled_part
 def _schedule_running(eng):
     s, q = eng.scalars, eng.kv.requests
-    index = 0
+    index = ZERO
     while index < s["num_running"][0] and s["token_budget"][0] > 0:
-        r = eng.running[index]
+        r = eng.seats["running"][index]
         if _is_sure_to_finish(eng, r):
             index += 1
             continue
         num_new = _tokens_for_running(eng, r)
-        num_embeds = 0
+        num_embeds = ZERO
         if q["num_features"][r] > 0:
             num_new, num_embeds = try_schedule_encoder_inputs(
-                eng, r, np.int64(q["num_computed_tokens"][r]), num_new
+                eng, r, q["num_computed_tokens"][r], num_new
             )
         if num_new == 0:
             index += 1
@@ -224,24 +222,24 @@ def _schedule_running(eng):
 # ---------------------------------------------------------------- LoRA limit
 
 
-@compiled
+@compiled_part
 def _add_lora(eng, num_loras, lora):
     """Note an adapter as in use (0: none); the number of different ones."""
     if lora == 0:
         return num_loras
     for i in range(num_loras):
-        if eng.loras[i] == lora:
+        if eng.seats["lora"][i] == lora:
             return num_loras
-    eng.loras[num_loras] = lora
+    eng.seats["lora"][num_loras] = lora
     return num_loras + 1
 
 
-@compiled
+@compiled_part
 def _loras_in_use(eng):
-    n = 0
+    n = ZERO
     if eng.scalars["loras_of_all_running"][0]:
         for i in range(eng.scalars["num_running"][0]):
-            n = _add_lora(eng, n, eng.kv.requests["lora"][eng.running[i]])
+            n = _add_lora(eng, n, eng.kv.requests["lora"][eng.seats["running"][i]])
         return n
     b = new_batch_index(eng)
     for i in range(eng.batches["num_reqs"][b]):
@@ -249,7 +247,7 @@ def _loras_in_use(eng):
     return n
 
 
-@compiled
+@compiled_part
 def _exceeds_max_loras(eng, r, num_loras):
     lora = eng.kv.requests["lora"][r]
     if eng.scalars["max_loras"][0] == 0 or lora == 0 or num_loras < eng.scalars["max_loras"][0]:
@@ -260,7 +258,7 @@ def _exceeds_max_loras(eng, r, num_loras):
 # ---------------------------------------------------------------- waiting requests
 
 
-@compiled
+@compiled_part
 def _tokens_for_waiting(eng, r, hit):
     """(tokens, drafts) of an admission; tokens -1 ends the scan.
 
@@ -268,9 +266,9 @@ def _tokens_for_waiting(eng, r, hit):
     the whole batch keeps one shape, unless a prefill runs in this step.
     """
     s, q = eng.scalars, eng.kv.requests
-    num_new = np.int64(q["num_tokens"][r] - hit)
+    num_new = q["num_tokens"][r] - hit
     num_spec = s["num_spec_tokens"][0]
-    padded = np.int64(0)
+    padded = ZERO
     if (
         s["pads_drafts_at_admission"][0]
         and num_spec > 0
@@ -280,17 +278,17 @@ def _tokens_for_waiting(eng, r, hit):
         and hit + 1 + num_spec + 1 <= s["max_model_len"][0]
     ):
         if 1 + num_spec > s["token_budget"][0]:
-            return np.int64(-1), padded
+            return NONE, padded
         num_new = 1 + num_spec
         padded = num_spec
     if 0 < s["prefill_threshold"][0] < num_new:
         num_new = s["prefill_threshold"][0]
     if s["enable_chunked_prefill"][0] == 0 and num_new > s["token_budget"][0]:
-        return np.int64(-1), padded
+        return NONE, padded
     return min(num_new, s["token_budget"][0]), padded
 
 
-@compiled
+@compiled_part
 def _admit(eng, r, hit, num_new, num_spec, num_embeds, now):
     q = eng.kv.requests
     if eng.scalars["stats_at_admission"][0] and lookup_enabled(eng.kv, r):
@@ -307,7 +305,7 @@ def _admit(eng, r, hit, num_new, num_spec, num_embeds, now):
     _schedule_encoder(eng, r, num_embeds)
 
 
-@compiled
+@compiled_part
 def _schedule_waiting(eng, now):
     """Admit from the head of the queue until something does not fit.
 
@@ -315,8 +313,8 @@ def _schedule_waiting(eng, now):
     flight) are passed over and keep their place.
     """
     s, q = eng.scalars, eng.kv.requests
-    num_loras = _loras_in_use(eng) if s["max_loras"][0] else 0
-    lookahead = s["num_lookahead_tokens"][0] if s["lookahead_slots_at_admission"][0] else 0
+    num_loras = _loras_in_use(eng) if s["max_loras"][0] else ZERO
+    lookahead = s["num_lookahead_tokens"][0] if s["lookahead_slots_at_admission"][0] else ZERO
     following = s["waiting_head"][0]
     while following != NONE and s["token_budget"][0] > 0 and s["num_running"][0] < s["max_num_seqs"][0]:
         r = following
@@ -329,15 +327,16 @@ def _schedule_waiting(eng, now):
         num_new, num_spec = _tokens_for_waiting(eng, r, hit)
         if num_new < 0:
             break
-        num_embeds = 0
+        num_embeds = ZERO
         if q["num_features"][r] > 0:
             num_new, num_embeds = try_schedule_encoder_inputs(eng, r, hit, num_new)
             if num_new == 0:
                 if s["blocked_encoder_input_is_skipped"][0]:
                     continue
                 break
-        gate = s["full_sequence_must_fit"][0] != 0
-        if not allocate_slots(eng.kv, r, num_new, hit, lookahead, gate, s["num_running"][0] > 0):
+        watermark = eng.kv.pool.scalars["watermark_blocks"][0] if s["num_running"][0] > 0 else ZERO
+        fits = s["full_sequence_must_fit"][0] == 0 or full_sequence_fits(eng.kv, r, hit, watermark)
+        if not fits or not allocate_slots(eng.kv, r, num_new, hit, lookahead, watermark):
             forget_schedule(eng, r)
             free_all_encoder_inputs(eng, r)
             break
@@ -349,7 +348,7 @@ def _schedule_waiting(eng, now):
 # ---------------------------------------------------------------- the step
 
 
-@compiled
+@compiled_part
 def _update_after_schedule(eng):
     """Count the scheduled tokens as computed before the output is known."""
     s, q = eng.scalars, eng.kv.requests
@@ -408,7 +407,7 @@ def preempt_running_requests(eng):
     s, q = eng.scalars, eng.kv.requests
     while s["num_running"][0] > 0:
         s["num_running"][0] -= 1
-        r = eng.running[s["num_running"][0]]
+        r = eng.seats["running"][s["num_running"][0]]
         preempt(eng, r, True)
         if s["stale_output_accounting"][0] == 0:
             q["num_output_placeholders"][r] = 0

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from kvsim.cache.state import KVState
 
-FCFS, PRIORITY = 0, 1
+FCFS, PRIORITY = map(np.int64, range(2))
 
 # How a request came into a batch
-NEW, RESUMED, CONTINUED = 0, 1, 2
+NEW, RESUMED, CONTINUED = map(np.int64, range(3))
 
 ENGINE_DTYPE = np.dtype(
     [
@@ -53,7 +53,8 @@ ENGINE_DTYPE = np.dtype(
         ("num_waiting", "i8"),
         ("waiting_head", "i8"),
         ("waiting_tail", "i8"),
-        ("num_finished", "i8"),
+        ("first_finished", "i8"),  # ended requests whose record has not been collected
+        ("last_finished", "i8"),
         ("finished_to_flush", "i8"),
         # the step being scheduled
         ("current_step", "i8"),
@@ -109,34 +110,45 @@ BATCH_DTYPE = np.dtype(
 SCHEDULED_DTYPE = np.dtype(
     [
         ("uid", "i8"),
-        ("request", "i4"),
-        ("num_scheduled_tokens", "i4"),
-        ("num_computed_tokens", "i4"),  # before the step
-        ("num_spec_tokens", "i4"),
-        ("origin", "i4"),  # NEW, RESUMED or CONTINUED
-        ("samples", "i4"),
+        ("request", "i8"),
+        ("num_scheduled_tokens", "i8"),
+        ("num_computed_tokens", "i8"),  # before the step
+        ("num_spec_tokens", "i8"),
+        ("origin", "i8"),  # NEW, RESUMED or CONTINUED
+        ("samples", "i8"),
     ]
 )
 
 FEATURE_DTYPE = np.dtype(
     [
         ("identifier", "u8"),
-        ("offset", "i4"),
-        ("length", "i4"),
+        ("offset", "i8"),
+        ("length", "i8"),
         ("scheduled_step", "i8"),  # step that encodes it
-        ("referenced", "i4"),  # the request holds the encoder-cache entry through this image
+        ("referenced", "i8"),  # the request holds the encoder-cache entry through this image
+        ("accepted", "i8"),  # rows that hold an acceptance pattern: accepted drafts
     ]
 )
 
 ENCODER_ENTRY_DTYPE = np.dtype(
     [
         ("identifier", "u8"),
-        ("num_embeds", "i4"),
-        ("ref_cnt", "i4"),
-        ("prev_entry", "i4"),
-        ("next_entry", "i4"),
-        ("prev_freeable", "i4"),
-        ("next_freeable", "i4"),
+        ("num_embeds", "i8"),
+        ("ref_cnt", "i8"),
+        ("prev_entry", "i8"),
+        ("next_entry", "i8"),
+        ("prev_freeable", "i8"),
+        ("next_freeable", "i8"),
+    ]
+)
+
+
+SEAT_DTYPE = np.dtype(
+    [
+        ("running", "i8"),  # request slots in running order
+        ("lora", "i8"),  # adapters in use during the admission scan
+        ("num_new", "i8"),  # the step shape that is priced
+        ("num_context", "i8"),
     ]
 )
 
@@ -144,22 +156,14 @@ ENCODER_ENTRY_DTYPE = np.dtype(
 class EngineState(NamedTuple):
     """One engine.
 
-    running (max_num_seqs,): request slots in running order; batches (queue_depth,) and scheduled
-    (queue_depth, max_num_seqs): batches in flight; shape_* (max_num_seqs,): the step shape that
-    is priced; finished (capacity,): slots whose end has not been collected; accept: acceptance
-    patterns; loras: scratch of the admission scan.
+    seats (max_num_seqs + 1,); batches (queue_depth,) and scheduled (queue_depth, max_num_seqs):
+    batches in flight, a ring; features: images and acceptance patterns of live requests.
     """
 
     kv: KVState
     scalars: NDArray[np.void]
-    running: NDArray[np.int32]
+    seats: NDArray[np.void]
     batches: NDArray[np.void]
     scheduled: NDArray[np.void]
-    shape_new: NDArray[np.int32]
-    shape_context: NDArray[np.int32]
     features: NDArray[np.void]
     encoder_cache: NDArray[np.void]
-    finished: NDArray[np.int32]
-    accept: NDArray[np.int32]
-    loras: NDArray[np.int32]
-    cost: NDArray[np.void]

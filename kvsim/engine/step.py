@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from kvsim.cache.kv_cache_manager import usage
-from kvsim.compiled import compiled
+from kvsim.compiled import compiled, compiled_part
 from kvsim.engine.output import update_from_output
 from kvsim.engine.scheduler import has_requests, schedule
 from kvsim.gpu.cost import step_time
@@ -16,21 +16,21 @@ from kvsim.gpu.cost import step_time
 IDLE = math.inf  # nothing can happen before an event from outside
 
 
-@compiled
-def price_batch(eng, b):
+@compiled_part
+def price_batch(eng, cost, b):
     """Seconds that a batch keeps the GPU busy; an empty one takes none."""
     n = eng.batches["num_reqs"][b]
     if n == 0:
         return 0.0
     entry = eng.scheduled[b]
     for i in range(n):
-        eng.shape_new[i] = entry["num_scheduled_tokens"][i]
-        eng.shape_context[i] = entry["num_computed_tokens"][i]
+        eng.seats["num_new"][i] = entry["num_scheduled_tokens"][i]
+        eng.seats["num_context"][i] = entry["num_computed_tokens"][i]
     encoder = np.int64(eng.batches["num_encoder_tokens"][b])
-    return step_time(eng.cost, eng.shape_new, eng.shape_context, n, encoder)
+    return step_time(cost, eng.seats["num_new"], eng.seats["num_context"], n, encoder)
 
 
-@compiled
+@compiled_part
 def _account(eng, b, seconds):
     s = eng.scalars
     in_use = usage(eng.kv)
@@ -46,7 +46,7 @@ def _account(eng, b, seconds):
     s["peak_waiting"][0] = max(s["peak_waiting"][0], s["num_waiting"][0])
 
 
-@compiled
+@compiled_part
 def _tokens_in_flight(eng):
     total = 0
     for i in range(eng.scalars["num_batches"][0]):
@@ -56,7 +56,7 @@ def _tokens_in_flight(eng):
 
 
 @compiled
-def step(eng, now):
+def step(eng, cost, now):
     """One iteration begun at `now`; when the next may begin, or IDLE.
 
     The batch is scheduled at `now` and runs when the GPU is done with the ones before it. With
@@ -69,7 +69,7 @@ def step(eng, now):
     if tried:
         scheduled = schedule(eng, now)
         b = (s["first_batch"][0] + s["num_batches"][0] - 1) % len(eng.batches)
-        seconds = price_batch(eng, b)
+        seconds = price_batch(eng, cost, b)
         start = max(now, s["busy_until"][0])
         eng.batches["start_time"][b] = start
         eng.batches["end_time"][b] = start + seconds

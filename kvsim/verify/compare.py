@@ -123,7 +123,8 @@ def verify_trace(path: Path) -> Verdict:
         replay = Replay(scenario, config, bytes.fromhex(header["none_hash"]))
         for theirs, mine in zip_longest(recorded, replay):
             if mine is None or theirs is None:
-                return Verdict(path, len(recorded) - 1, f"ours has {'fewer' if mine is None else 'more'} lines")
+                extent = "fewer" if mine is None else "more"
+                return Verdict(path, len(recorded) - 1, f"ours has {extent} lines")
             where = f"step {theirs['t']}" if theirs["type"] == "step" else "end"
             difference = first_difference(mine, theirs)
             if difference:

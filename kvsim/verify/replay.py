@@ -138,8 +138,9 @@ class Replay:
     def _stored(self, name: str, g: int, run: tuple[int, int], size: int, blocks: list[Any]) -> Record:
         first, end = run
         tokens = self.tokens[name][first * size : end * size]
-        extras, index = [], 0
-        for i, _ in blocks:
+        extras: list[Any] = []
+        index = 0
+        for i, _ in blocks if self.new_rules else ():
             keys, index = self._extra(name, i * size, (i + 1) * size, index)
             extras.append(keys)
         lora = self.scenario.by_id[name]["lora"]
@@ -202,7 +203,7 @@ class Replay:
         pool = self.core.kv.pool
         entries = pool.blocks
         lines = []
-        for head in pool.buckets:
+        for head in entries["bucket"][: int(pool.scalars["bucket_mask"][0]) + 1]:
             e = int(head)
             while e != NONE:
                 digest = self._digest(entries["hash_lo"][e], entries["hash_hi"][e])
@@ -228,7 +229,7 @@ class Replay:
         pool, state = self.core.kv.pool, self.core.state
         queue = free_queue(pool)
         cached, cache_sha = self._cache_digest()
-        running = state.running[: state.scalars["num_running"][0]]
+        running = state.seats["running"][: state.scalars["num_running"][0]]
         record: Record = {
             "free": int(pool.scalars["num_free_blocks"][0]),
             "cached": cached,
@@ -289,7 +290,7 @@ class Replay:
         return record
 
     def _take_stats(self) -> Record:
-        now = {name: int(self.core.kv.scalars[name][0]) for name in _STATS}
+        now = {name: int(self.core.kv.pool.scalars[name][0]) for name in _STATS}
         delta: Record = {name: now[name] - self.last_stats[name] for name in _STATS}
         self.last_stats = now
         delta = {name: value for name, value in delta.items() if value}
