@@ -1,6 +1,6 @@
 """Flat records of a run, the summary computed from them, and the folder that holds both."""
 
-from kvsim.results.columns import ABORTED, COLUMNS, FINISH_REASONS, FINISHED, REFUSED, UNFINISHED, Column
+from kvsim.results.columns import ABORTED, COLUMNS, FINISHED, REASONS, REFUSED, UNFINISHED, Column
 from kvsim.results.log import MemorySink, RequestLog, Sink
 from kvsim.results.result import RunResult
 from kvsim.results.store import ParquetSink, ResultsError, folder_name, replacing
@@ -10,7 +10,7 @@ __all__ = [
     "ABORTED",
     "COLUMNS",
     "FINISHED",
-    "FINISH_REASONS",
+    "REASONS",
     "REFUSED",
     "UNFINISHED",
     "Column",

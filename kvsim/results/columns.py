@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 STATUSES = ("unfinished", "finished", "refused", "aborted")
 UNFINISHED, FINISHED, REFUSED, ABORTED = range(4)
-FINISH_REASONS = (None, "stop", "length", "abort", "error")  # vLLM's words (v1/engine/__init__.py, 0.33)
+# How a request ended, in vLLM's words (v1/engine/__init__.py, 0.33); where it stood at the horizon.
+REASONS = (None, "stop", "length", "abort", "error", "waiting", "preempted", "running")
 
 # What is kept of a request while the run goes on; NaN marks an instant not reached.
 ROW = np.dtype(
@@ -29,7 +30,7 @@ ROW = np.dtype(
         ("num_recomputed_tokens", "i8"),
         ("instance", "i4"),
         ("status", "u1"),
-        ("finish_reason", "u1"),
+        ("reason", "u1"),
     ]
 )
 
@@ -50,7 +51,12 @@ COLUMNS = (
     Column("request_id", _TEXT, "", "name of the request"),
     Column("arrival_time", _SECONDS, "s", "when it reached the server"),
     Column("status", _TEXT, "", "finished, refused (can never fit), aborted, or unfinished at the horizon"),
-    Column("reason", _TEXT, "", "why it was refused; how it finished: length or stop"),
+    Column(
+        "reason",
+        _TEXT,
+        "",
+        "refusal in words; length or stop; if unfinished: running, waiting or preempted",
+    ),
     Column("instance", pa.int32(), "", "number of the serving instance, -1 if none took it"),
     Column("first_scheduled_time", _SECONDS, "s", "start of the first step that computed it"),
     Column("first_token_time", _SECONDS, "s", "when its first output token was out"),
@@ -96,7 +102,7 @@ def to_table(rows: NDArray[np.void], request_ids: list[str], refusals: dict[int,
     """
     values: dict[str, Any] = {name: rows[name] for name in ROW.names or ()}
     values |= derived(rows)
-    reasons = [FINISH_REASONS[code] for code in rows["finish_reason"]]
+    reasons = [REASONS[code] for code in rows["reason"]]
     for index, text in refusals.items():
         reasons[index] = text
     values |= {"request_id": request_ids, "reason": reasons}

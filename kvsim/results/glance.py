@@ -36,7 +36,7 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def text(metrics: Mapping[str, Any]) -> str:
     """The whole summary in plain text."""
-    lines = [title(metrics), *capacity_lines(metrics), ""]
+    lines = [title(metrics), *notes(metrics), ""]
     lines += [f"{label:<22}{value}" for label, value in facts(metrics)]
     rows = [LATENCY_HEADER, *latency_rows(metrics)]
     lines += ["", *(f"{row[0]:<14}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows)]
@@ -50,8 +50,9 @@ def title(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def capacity_lines(metrics: Mapping[str, Any]) -> list[str]:
-    return list(metrics["capacity"]["lines"])
+def notes(metrics: Mapping[str, Any]) -> list[str]:
+    """vLLM's capacity lines, and what the figures rest on."""
+    return [*metrics["capacity"]["lines"], metrics["step_time"].split(" (")[0]]  # without the sources
 
 
 def milliseconds(seconds: float | None) -> str:

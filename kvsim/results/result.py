@@ -81,9 +81,9 @@ class RunResult:
         facts = "".join(_html_row(row) for row in glance.facts(self.metrics))
         header = "".join(f"<th>{cell}</th>" for cell in glance.LATENCY_HEADER)
         body = "".join(_html_row(row) for row in glance.latency_rows(self.metrics))
-        capacity = "<br>".join(html.escape(line) for line in glance.capacity_lines(self.metrics))
+        notes = "<br>".join(html.escape(line) for line in glance.notes(self.metrics))
         return (
-            f"<p><b>{html.escape(glance.title(self.metrics))}</b><br>{capacity}</p>"
+            f"<p><b>{html.escape(glance.title(self.metrics))}</b><br>{notes}</p>"
             f"<table>{facts}</table><table><tr>{header}</tr>{body}</table>"
         )
 

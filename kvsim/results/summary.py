@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from numpy.typing import NDArray
 
 from kvsim.results.columns import STATUSES
@@ -37,7 +38,6 @@ VLLM_COUNTERS = {
     "num_requests_waiting",
     "prefix_cache_queries",
     "prefix_cache_hits",
-    "prompt_tokens",
     "generation_tokens",
     "num_preemptions",
     "spec_decode_num_draft_tokens",
@@ -59,6 +59,7 @@ def summarize(head: Mapping[str, Any], stats: Mapping[str, Any], sink: Sink) -> 
         "requests": {"total": sum(ended.values()), **ended},
         "refusals": _refusals(status),
         **_counters(stats, ended),
+        **_prompt_tokens(sink),
         "prefix_cache_hit_rate": _ratio(stats.get("prefix_cache_hits"), stats.get("prefix_cache_queries")),
         "generation_tokens_per_second": _ratio(stats.get("generation_tokens"), duration),
         "requests_per_second": _ratio(ended["finished"], duration),
@@ -94,6 +95,14 @@ def _refusals(table: pa.Table) -> dict[str, int]:
 def _counters(stats: Mapping[str, Any], ended: Mapping[str, int]) -> dict[str, Any]:
     named: dict[str, Any] = {"vllm:request_success": ended["finished"]}
     return named | {(f"vllm:{name}" if name in VLLM_COUNTERS else name): stats[name] for name in stats}
+
+
+def _prompt_tokens(sink: Sink) -> dict[str, int]:
+    """vLLM counts a prompt when its first output token comes (v1/metrics/stats.py, 0.33)."""
+    rows = sink.read(["num_prompt_tokens", "num_cached_tokens", "first_token_time"])
+    began = rows.filter(pa.compute.is_valid(rows["first_token_time"]))
+    totals = (pa.compute.sum(began[name]).as_py() or 0 for name in ("num_prompt_tokens", "num_cached_tokens"))
+    return dict(zip(("vllm:prompt_tokens", "vllm:prompt_tokens_cached"), totals, strict=True))
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

@@ -100,7 +100,7 @@ def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> En
         num_gpu_blocks=plan.num_gpu_blocks,
         max_model_len=plan.max_model_len,
         block_size=plan.block_size * dcp,
-        kv_groups=tuple(_kv_group(group.spec, dcp) for group in plan.groups),
+        kv_groups=tuple(KVGroup(kind, size * dcp, window) for kind, size, window in plan.kv_groups),
         encoder_compute_budget=engine.encoder_compute_budget or budget,
         encoder_cache_size=engine.encoder_cache_size or budget,
         vllm_version=scenario.vllm_version,
@@ -141,13 +141,6 @@ def capacity_facts(plan: KVCachePlan, estimate: str | None) -> Mapping[str, Any]
         "max_concurrency": plan.max_concurrency,
         "lines": [*plan.log_lines(), *([estimate] if estimate else [])],
     }
-
-
-def _kv_group(spec: Any, dcp: int) -> KVGroup:
-    """Layers that share a block table, as the cache manager sees them; MLA pages like full attention."""
-    if spec.kind in ("full", "mla"):
-        return KVGroup("full", spec.block_size * dcp)
-    return KVGroup(spec.kind, spec.block_size * dcp, spec.window)
 
 
 def _speculation(section: Any) -> dict[str, Any]:

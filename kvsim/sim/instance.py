@@ -1,14 +1,23 @@
 """A serving instance: the process that gives the engine its time, step after step."""
 
+import math
 from collections.abc import Generator, Sequence
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from kvsim.cache.state import FINISHED_ABORTED, FINISHED_ERROR, FINISHED_LENGTH_CAPPED, FINISHED_STOPPED
+from kvsim.cache.state import (
+    FINISHED_ABORTED,
+    FINISHED_ERROR,
+    FINISHED_LENGTH_CAPPED,
+    FINISHED_STOPPED,
+    PREEMPTED,
+    RUNNING,
+    WAITING,
+)
 from kvsim.engine.core import IDLE, EngineCore
-from kvsim.results import ABORTED, FINISH_REASONS, FINISHED, UNFINISHED, RequestLog
+from kvsim.results import ABORTED, FINISHED, REASONS, UNFINISHED, RequestLog
 from kvsim.results.columns import ROW
 from kvsim.sim.source import wait_until
 from kvsim.workload.request import Request
@@ -17,10 +26,13 @@ STEPS_PER_COLLECT = 256  # ended requests are fetched from the engine in batches
 
 # engine status -> (status of the row, reason)
 _ENDS = {
-    FINISHED_STOPPED: (FINISHED, FINISH_REASONS.index("stop")),
-    FINISHED_LENGTH_CAPPED: (FINISHED, FINISH_REASONS.index("length")),
-    FINISHED_ABORTED: (ABORTED, FINISH_REASONS.index("abort")),
-    FINISHED_ERROR: (ABORTED, FINISH_REASONS.index("error")),
+    WAITING: (UNFINISHED, REASONS.index("waiting")),
+    PREEMPTED: (UNFINISHED, REASONS.index("preempted")),
+    RUNNING: (UNFINISHED, REASONS.index("running")),
+    FINISHED_STOPPED: (FINISHED, REASONS.index("stop")),
+    FINISHED_LENGTH_CAPPED: (FINISHED, REASONS.index("length")),
+    FINISHED_ABORTED: (ABORTED, REASONS.index("abort")),
+    FINISHED_ERROR: (ABORTED, REASONS.index("error")),
 }
 _SAME_FIELDS = (
     "arrival_time",
@@ -58,13 +70,14 @@ class Instance:
             self._wake_up = None
 
     def close(self, horizon: float | None = None) -> None:
-        """Record what has ended, and how far the others came.
+        """Record what has ended by the horizon, and how far the others came.
 
-        What a step in progress at the horizon would bring has not happened yet, but its tokens count.
+        What a step in progress then brings is not there yet, but its tokens count as generated.
         """
-        self._collect(np.inf if horizon is None else horizon)
-        ids, rows = self.core.live_requests()
-        self._log.update(self._take_numbers(ids), self._as_rows(rows, horizon))
+        limit = math.inf if horizon is None else horizon
+        self._collect(limit)
+        ids, live = self.core.live_requests()
+        self._log.update(self._take_numbers(ids), _as_of(self._as_rows(live), limit))
 
     def _serve(self) -> Generator[simpy.Event, None, None]:
         env, core, steps = self._env, self.core, 0
@@ -81,30 +94,35 @@ class Instance:
             if steps % STEPS_PER_COLLECT == 0:
                 self._collect()
 
-    def _collect(self, horizon: float = np.inf) -> None:
-        ids, rows = self.core.take_finished()
+    def _collect(self, horizon: float = math.inf) -> None:
+        ids, ended = self.core.take_finished()
         if not ids:
             return
-        numbers, ended = self._take_numbers(ids), rows["finish_time"] <= horizon
-        self._log.end(numbers[ended], self._as_rows(rows[ended]))
-        self._log.update(numbers[~ended], self._as_rows(rows[~ended], horizon))
+        numbers, rows = self._take_numbers(ids), self._as_rows(ended)
+        in_time = rows["finish_time"] <= horizon
+        self._log.end(numbers[in_time], rows[in_time])
+        self._log.update(numbers[~in_time], _as_of(rows[~in_time], horizon))
 
     def _take_numbers(self, request_ids: Sequence[str]) -> NDArray[np.int64]:
         return np.array([self._numbers.pop(request_id) for request_id in request_ids], np.int64)
 
-    def _as_rows(self, source: NDArray[np.void], horizon: float | None = None) -> NDArray[np.void]:
-        """Engine records as rows of the log; with a horizon, as they stand then."""
+    def _as_rows(self, source: NDArray[np.void]) -> NDArray[np.void]:
+        """Engine records as rows of the log."""
         rows = np.zeros(len(source), ROW)
         for name in _SAME_FIELDS:
             rows[name] = source[name]
         rows["num_output_tokens"] = source["num_tokens"] - source["num_prompt_tokens"]
         rows["num_cached_tokens"] = np.maximum(source["num_cached_tokens"], 0)  # -1 before admission
         rows["instance"] = self.number
-        ends = [_ENDS.get(int(status), (UNFINISHED, 0)) for status in source["status"]]
-        rows["status"], rows["finish_reason"] = zip(*ends, strict=True) if ends else ((), ())
-        if horizon is not None:
-            rows["status"] = UNFINISHED
-            rows["finish_reason"] = 0
-            for name in ("first_token_time", "finish_time"):
-                rows[name][~(rows[name] <= horizon)] = np.nan
+        for i, status in enumerate(source["status"]):
+            rows["status"][i], rows["reason"][i] = _ENDS[int(status)]
         return rows
+
+
+def _as_of(rows: NDArray[np.void], horizon: float) -> NDArray[np.void]:
+    """Rows as they stand at the horizon: later instants are not reached, a later end is none."""
+    late = rows["finish_time"] > horizon
+    rows["status"][late], rows["reason"][late] = _ENDS[RUNNING]
+    for name in ("first_token_time", "finish_time"):
+        rows[name][rows[name] > horizon] = np.nan
+    return rows

@@ -47,7 +47,7 @@ class Simulation:
         log: RequestLog,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self.env = simpy.Environment()
+        self.env = simpy.Environment(0.0)  # a clock of floats from the start: compiled code is typed
         self.instances = [Instance(self.env, core, log, number) for number, core in enumerate(cores)]
         self.log = log
         self.first_refusal: str | None = None
@@ -134,6 +134,7 @@ def run_scenario(
         "gpu": scenario.gpu,
         "seed": scenario.seed,
         "capacity": capacity_facts(plan, estimate),
+        "step_time": cost.description,
         "simulated_seconds": simulation.simulated_seconds,
     }
     result = RunResult(scenario.to_yaml(), summarize(head, simulation.stats(), sink), sink)

@@ -30,6 +30,7 @@ HEAD = {
     "model": "some-model",
     "gpu": "some-gpu",
     "simulated_seconds": 8.0,
+    "step_time": "Step times: made up",
     "capacity": {
         "num_gpu_blocks": 100,
         "kv_cache_bytes": 3 * 2**30,
@@ -39,7 +40,6 @@ HEAD = {
 STATS = {
     "prefix_cache_queries": 200,
     "prefix_cache_hits": 50,
-    "prompt_tokens": 200,
     "generation_tokens": 24,
     "num_preemptions": 1,
     "blocks_evicted": 7,
@@ -56,7 +56,7 @@ def finished_rows(
     rows["first_scheduled_time"] = arrival
     rows["num_output_tokens"] = tokens
     rows["num_prompt_tokens"] = 50
-    rows["status"], rows["finish_reason"], rows["instance"] = FINISHED, 2, 0
+    rows["status"], rows["reason"], rows["instance"] = FINISHED, 2, 0  # 2: length
     return rows
 
 
@@ -223,6 +223,16 @@ def test_folder_names_stay_inside_the_results_folder(name: str, folder: str) -> 
     assert folder_name(name, "0123456789abcdef") == f"{folder}-01234567"
 
 
+def test_every_column_is_documented_with_its_unit() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    for column in COLUMNS:
+        assert f"| `{column.name}` | {column.unit} | {column.meaning} |" in page
+
+
+def test_prompt_tokens_count_from_the_first_output_token_on() -> None:
+    assert result().metrics["vllm:prompt_tokens"] == 5 * 50
+
+
 def test_rows_know_their_columns() -> None:
     names = {column.name for column in COLUMNS}
-    assert set(ROW.names or ()) - {"finish_reason"} <= names
+    assert set(ROW.names or ()) <= names

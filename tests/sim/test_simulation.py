@@ -35,6 +35,13 @@ def run(tmp_path: Path, *overrides: str, blocks: int = 400, text: str = BASE) ->
     return kvsim.load_scenario(path, overrides).run()
 
 
+def test_every_metric_is_documented(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    described = {"name", "scenario_hash", "vllm_version", "model", "gpu", "seed"}
+    for metric in run(tmp_path, "workload.num_requests=5").metrics.keys() - described:
+        assert f"`{metric}`" in page, metric
+
+
 def check_laws(result: RunResult) -> None:
     """Laws of every run: requests conserved, time stamps causal, counters equal to the rows."""
     frame, metrics = result.requests, result.metrics
