@@ -24,16 +24,19 @@ from kvsim.workload.request import Request
 
 STEPS_PER_COLLECT = 256  # ended requests are fetched from the engine in batches
 
-# engine status -> (status of the row, reason)
-_ENDS = {
-    WAITING: (UNFINISHED, REASONS.index("waiting")),
-    PREEMPTED: (UNFINISHED, REASONS.index("preempted")),
-    RUNNING: (UNFINISHED, REASONS.index("running")),
-    FINISHED_STOPPED: (FINISHED, REASONS.index("stop")),
-    FINISHED_LENGTH_CAPPED: (FINISHED, REASONS.index("length")),
-    FINISHED_ABORTED: (ABORTED, REASONS.index("abort")),
-    FINISHED_ERROR: (ABORTED, REASONS.index("error")),
-}
+# engine status, status of the row, reason
+_ENDS = (
+    (WAITING, UNFINISHED, "waiting"),
+    (PREEMPTED, UNFINISHED, "preempted"),
+    (RUNNING, UNFINISHED, "running"),
+    (FINISHED_STOPPED, FINISHED, "stop"),
+    (FINISHED_LENGTH_CAPPED, FINISHED, "length"),
+    (FINISHED_ABORTED, ABORTED, "abort"),
+    (FINISHED_ERROR, ABORTED, "error"),
+)
+_STATUS, _REASON = np.zeros((2, 1 + max(int(end[0]) for end in _ENDS)), np.uint8)
+for _code, _status, _reason in _ENDS:
+    _STATUS[_code], _REASON[_code] = _status, REASONS.index(_reason)
 _SAME_FIELDS = (
     "arrival_time",
     "first_scheduled_time",
@@ -114,15 +117,14 @@ class Instance:
         rows["num_output_tokens"] = source["num_tokens"] - source["num_prompt_tokens"]
         rows["num_cached_tokens"] = np.maximum(source["num_cached_tokens"], 0)  # -1 before admission
         rows["instance"] = self.number
-        for i, status in enumerate(source["status"]):
-            rows["status"][i], rows["reason"][i] = _ENDS[int(status)]
+        rows["status"], rows["reason"] = _STATUS[source["status"]], _REASON[source["status"]]
         return rows
 
 
 def _as_of(rows: NDArray[np.void], horizon: float) -> NDArray[np.void]:
     """Rows as they stand at the horizon: later instants are not reached, a later end is none."""
     late = rows["finish_time"] > horizon
-    rows["status"][late], rows["reason"][late] = _ENDS[RUNNING]
+    rows["status"][late], rows["reason"][late] = _STATUS[RUNNING], _REASON[RUNNING]
     for name in ("first_token_time", "finish_time"):
         rows[name][rows[name] > horizon] = np.nan
     return rows
