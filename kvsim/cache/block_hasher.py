@@ -99,9 +99,7 @@ class FastBlockHasher:
         leading = min(max(int(segments[0, 2]) - self.lookahead, 0) // self.block_size, num_blocks)
         return min(leading, int(extra_blocks[0])) if len(extra_blocks) else leading
 
-    def _shared_chain(
-        self, segments: Segments, root: tuple[np.uint64, np.uint64], num_blocks: int
-    ) -> Hashes:
+    def _shared_chain(self, segments: Segments, root: tuple[np.uint64, np.uint64], num_blocks: int) -> Hashes:
         key = (*map(int, segments[0]), *map(int, root))
         chain = self._shared.get(key)
         if chain is None or len(chain) < num_blocks:

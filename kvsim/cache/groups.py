@@ -134,7 +134,9 @@ def _check(config: KVCacheConfig) -> None:
             f"prefix_cache_retention_interval must be a multiple of {size} (or 0), not {interval}"
         )
     if any(block % config.hash_block_size for block in config.group_block_sizes):
-        raise KvsimError(f"kv_groups: block sizes {config.group_block_sizes} are not multiples of the smallest")
+        raise KvsimError(
+            f"kv_groups: block sizes {config.group_block_sizes} are not multiples of the smallest"
+        )
     local = config.enable_prefix_caching and any(g.kind == "chunked_local" for g in config.groups)
     if local and (len(set(config.group_block_sizes)) > 1 or config.use_eagle_block_drop):
         raise KvsimError("kv_groups: chunked_local needs equal block sizes and no draft head")

@@ -4,21 +4,19 @@ The compiled modules beside this one decide everything; the class owns their arr
 them names that people know.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.block_hasher import BlockHasher, Hashes, make_block_hasher
-from kvsim.cache.block_pool import reset_prefix_cache
-from kvsim.cache.groups import make_kv_state
-from kvsim.cache.hashing import BlockContent
+from kvsim.cache.arena import Arena
+from kvsim.cache.block_hasher import BlockHasher, Hashes
+from kvsim.cache.events import KVCacheEvent
+from kvsim.cache.hashing import BlockContent, Feature
 from kvsim.cache.kv_cache_manager import usage
-from kvsim.cache.lookup import hash_index
-from kvsim.cache.state import FREE_SLOT, NONE, REQUEST_DTYPE, RUNNING, WAITING, KVState
-from kvsim.engine.arena import Arena
+from kvsim.cache.manager import KVCacheManager
+from kvsim.cache.state import NONE, RUNNING, KVState
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.encoder_cache import init_encoder_cache
 from kvsim.engine.output import abort_request, update_from_output
@@ -36,23 +34,10 @@ from kvsim.engine.state import (
     EngineState,
 )
 from kvsim.engine.step import IDLE, step
-from kvsim.errors import KvsimError
 from kvsim.gpu.cost import COST_DTYPE, StepCost
 from kvsim.tokens import Segments, num_tokens, stream_key
 
-__all__ = ["IDLE", "EngineCore"]
-
-
-class FeatureLike(Protocol):
-    identifier: str
-    offset: int
-    length: int
-
-
-class LoRALike(Protocol):
-    name: str
-    int_id: int
-    path: str
+__all__ = ["IDLE", "EngineCore", "Scheduler"]
 
 
 class RequestLike(Protocol):
@@ -78,11 +63,11 @@ class RequestLike(Protocol):
     def priority(self) -> int: ...
 
 
-def _make_state(config: EngineConfig) -> EngineState:
+def _make_state(config: EngineConfig, kv: KVState) -> EngineState:
     n, depth = config.max_num_seqs, config.queue_depth
     cache_size = config.encoder_cache_size or config.max_num_batched_tokens
     eng = EngineState(
-        kv=make_kv_state(config.kv_cache_config()),
+        kv=kv,
         scalars=_scalars(config),
         seats=np.zeros(n + 1, SEAT_DTYPE),
         batches=np.zeros(depth, BATCH_DTYPE),
@@ -137,31 +122,17 @@ def _scalars(config: EngineConfig) -> NDArray[np.void]:
     return s
 
 
-class EngineCore:
-    """A scheduler, its KV cache manager and the step clock of one engine.
+class Scheduler:
+    """Queues, batches in flight and their KV cache manager: vLLM's `Scheduler`, told the time.
 
-    `step(now)` runs one iteration of the engine loop; `schedule` and `update_from_output` are its
-    halves, for those who want to look in between. Times are seconds.
+    Times are seconds.
     """
 
-    def __init__(self, config: EngineConfig, cost: StepCost | None = None) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        kv = config.kv_cache_config()
-        self.hasher: BlockHasher = make_block_hasher(
-            config.prefix_caching_hash_algo,
-            kv.hash_block_size,
-            config.rules,
-            config.num_hash_lookahead_tokens,
-            kv.coarse_scales,
-        )
-        self.state = _make_state(config)
-        self._cost = np.zeros(1, COST_DTYPE) if cost is None else cost.parameters
-        self._ids: dict[str, int] = {}  # live requests -> slot
-        self._names: dict[int, str] = {}  # slot -> request id
-        self._free_slots = list(range(len(self.requests) - 1, -1, -1))
-        self._next_uid = 1
-        self._hashes = Arena("block_hashes")
-        self._features = Arena("features")
+        self.kv_cache_manager = KVCacheManager(config.kv_cache_config(), config.prefix_caching_hash_algo)
+        self.state = _make_state(config, self.kv_cache_manager.state)
+        self._features = Arena()
 
     @property
     def kv(self) -> KVState:
@@ -169,30 +140,33 @@ class EngineCore:
 
     @property
     def requests(self) -> NDArray[np.void]:
+        """Rows (REQUEST_DTYPE) of live requests, by slot."""
         return self.state.kv.requests
+
+    @property
+    def hasher(self) -> BlockHasher:
+        return self.kv_cache_manager.hasher
 
     # ------------------------------------------------------------ requests
 
     def add_request(self, request: RequestLike, now: float | None = None) -> None:
         """Queue a request; its blocks are hashed here. Raises KvsimError for an id in use."""
-        hashes = np.empty((0, 2), np.uint64)
-        if self.config.enable_prefix_caching:
-            content = BlockContent(
-                num_tokens(request.prompt),
-                tuple((f.identifier, f.offset, f.length) for f in request.features),
-                (request.lora.name, request.lora.path) if request.lora else None,
-                request.cache_salt,
-            )
-            hashes = self.hasher(np.concatenate([request.prompt, request.output]), content)
+        content = BlockContent(
+            num_tokens(request.prompt),
+            tuple((f.identifier, f.offset, f.length) for f in request.features),
+            (request.lora.name, request.lora.path) if request.lora else None,
+            request.cache_salt,
+        )
+        segments = np.concatenate([request.prompt, request.output])
         num_outputs = num_tokens(request.output)
         self.add_hashed_request(
             request.request_id,
-            num_prompt_tokens=num_tokens(request.prompt),
+            content,
+            block_hashes=self.kv_cache_manager.hash_content(segments, content),
+            tokens=segments,
             max_tokens=request.max_tokens,
             stop_at=num_outputs if num_outputs < request.max_tokens else 0,
-            block_hashes=hashes,
             arrival_time=request.arrival_time if now is None else now,
-            features=request.features,
             lora=request.lora.int_id if request.lora else 0,
             priority=request.priority,
         )
@@ -200,13 +174,13 @@ class EngineCore:
     def add_hashed_request(
         self,
         request_id: str,
+        content: BlockContent,
         *,
-        num_prompt_tokens: int,
-        max_tokens: int,
         block_hashes: Hashes,
+        tokens: Segments | list[int],
+        max_tokens: int,
         arrival_time: float,
         stop_at: int = 0,
-        features: Sequence[FeatureLike] = (),
         lora: int = 0,
         priority: int = 0,
         skip_reading_prefix_cache: bool = False,
@@ -217,46 +191,32 @@ class EngineCore:
         stop_at: the output (1-based) that is a stop token, 0 for none. accept: accepted drafts by
         output index, cycled.
         """
-        if request_id in self._ids:
-            raise KvsimError(f"request id {request_id!r} is in use")
-        slot = self._take_slot(request_id)
-        row = np.zeros((), REQUEST_DTYPE)
-        row["uid"] = self._next_uid
-        row["arrival_time"] = arrival_time
-        row["priority"] = priority
-        row["num_hash_blocks"] = self._num_fine(len(block_hashes))
-        row["num_features"] = len(features)
-        row["accept_len"] = len(accept)
-        row["status"] = WAITING
-        row["num_prompt_tokens"] = row["num_tokens"] = num_prompt_tokens
-        row["max_tokens"] = max_tokens
-        row["stop_at"] = stop_at
-        row["lora"] = lora
-        row["row"] = row["prev_waiting"] = row["next_waiting"] = NONE
-        row["skip_reading_prefix_cache"] = skip_reading_prefix_cache
-        row["num_cached_tokens"] = NONE
-        row["first_scheduled_time"] = row["first_token_time"] = row["finish_time"] = math.nan
-        row["last_token_time"] = math.nan
-        self.requests[slot] = row
-        self._next_uid += 1
-        self._store_hashes(slot, block_hashes)
-        self._store_features(slot, features, accept)
+        slot = self.kv_cache_manager.enter(request_id, content, block_hashes, tokens)
+        self.state = self.state._replace(kv=self.kv_cache_manager.state)
+        q = self.requests
+        q["arrival_time"][slot], q["priority"][slot] = arrival_time, priority
+        q["max_tokens"][slot], q["stop_at"][slot], q["lora"][slot] = max_tokens, stop_at, lora
+        q["skip_reading_prefix_cache"][slot] = skip_reading_prefix_cache
+        q["num_features"][slot], q["accept_len"][slot] = len(content.features), len(accept)
+        self._store_features(slot, content.features, accept)
         add_waiting(self.state, slot)
-        self.state.scalars["prompt_tokens"] += num_prompt_tokens
+        self.state.scalars["prompt_tokens"] += content.num_prompt_tokens
 
-    def _num_fine(self, n: int) -> int:
-        """Fine hashes among `n` keys of a request, coarser groups' keys (0.16) set apart."""
-        if not self.kv.pool.scalars["concatenated_hashes"][0]:
-            return n
-        scales = self.config.kv_cache_config().coarse_scales
-        fine = n
-        while fine + sum(fine // scale for scale in scales) > n:
-            fine -= 1
-        return fine
+    def _store_features(self, slot: int, features: Sequence[Feature], accept: Sequence[int]) -> None:
+        """Images of a request, then its acceptance pattern."""
+        n = len(features) + len(accept)
+        array, at = self._features.place(self.state.features, slot, n, self.requests["feature_offset"])
+        if array is not self.state.features:
+            self.state = self.state._replace(features=array)
+        array[at : at + n] = 0
+        for i, (identifier, offset, length) in enumerate(features, at):
+            array["identifier"][i] = stream_key(identifier)
+            array["offset"][i], array["length"][i] = offset, length
+        array["accepted"][at + len(features) : at + n] = accept
 
     def abort_request(self, request_id: str, now: float) -> None:
         """End a request at once; unknown ids are ignored, as in vLLM."""
-        slot = self._ids.get(request_id)
+        slot = self.slot_of(request_id)
         if slot is not None and self.requests["status"][slot] <= RUNNING:
             abort_request(self.state, slot, now)
 
@@ -265,7 +225,7 @@ class EngineCore:
         are preempted first."""
         if reset_running_requests:
             preempt_running_requests(self.state)
-        return bool(reset_prefix_cache(self.kv.pool))
+        return self.kv_cache_manager.reset_prefix_cache()
 
     # ------------------------------------------------------------ steps
 
@@ -275,11 +235,7 @@ class EngineCore:
 
     def has_requests(self) -> bool:
         """Whether an iteration has anything to do: requests, ends to report, output to process."""
-        return bool(has_requests(self.state)) or self.state.scalars["num_batches"][0] > 0
-
-    def step(self, now: float) -> float:
-        """One engine iteration begun at `now`; when the next may begin, or IDLE (inf)."""
-        return float(step(self.state, self._cost, now))
+        return self.has_unscheduled_work() or self.state.scalars["num_batches"][0] > 0
 
     def schedule(self, now: float = 0.0) -> int:
         """Decide the next batch; its number of tokens."""
@@ -289,23 +245,29 @@ class EngineCore:
         """Process the oldest batch in flight."""
         update_from_output(self.state, now)
 
-    # ------------------------------------------------------------ records
+    # ------------------------------------------------------------ views
+
+    def slot_of(self, request_id: str) -> int | None:
+        """Row of a request in `requests` until its end has been collected."""
+        return self.kv_cache_manager.slot_of(request_id)
 
     def take_finished(self) -> tuple[list[str], NDArray[np.void]]:
         """Ids and rows (REQUEST_DTYPE) of the requests that ended since the last call."""
-        slots = []
+        slots: list[int] = []
         slot = int(self.state.scalars["first_finished"][0])
         while slot != NONE:
             slots.append(slot)
             slot = int(self.requests["next_waiting"][slot])
         rows = self.requests[slots]
-        names = [self._release(slot) for slot in slots]
         self.state.scalars["first_finished"] = NONE
-        return names, rows
+        for slot in slots:
+            self._features.free(slot)
+        return [self.kv_cache_manager.release(slot) for slot in slots], rows
 
-    def slot_of(self, request_id: str) -> int | None:
-        """Row of a request in `requests` until its end has been collected."""
-        return self._ids.get(request_id)
+    def live_requests(self) -> tuple[list[str], NDArray[np.void]]:
+        """Ids and rows of the requests that have not ended, in the order of their addition."""
+        slots = list(self.kv_cache_manager.live_slots())
+        return [self.kv_cache_manager.name_of(slot) for slot in slots], self.requests[slots]
 
     def latest_batch(self) -> NDArray[np.void]:
         """Rows (SCHEDULED_DTYPE) of the batch scheduled last, in batch order."""
@@ -319,25 +281,13 @@ class EngineCore:
         steps = self.state.features["scheduled_step"][first : first + n]
         return np.flatnonzero(steps == self.state.scalars["current_step"][0]).tolist()
 
-    def block_hash(self, slot: int, group_id: int, block_index: int) -> tuple[int, int]:
-        """128-bit hash of one of a request's blocks, in the block size of a group."""
-        at = int(hash_index(self.kv, slot, group_id, block_index))
-        return int(self.kv.block_hashes[at, 0]), int(self.kv.block_hashes[at, 1])
-
     def take_log(self) -> NDArray[np.void]:
         """Block and request events (LOG_DTYPE) since the last call; needs `log_capacity`."""
-        pool = self.kv.pool
-        n, lost = int(pool.scalars["log_len"][0]), int(pool.scalars["log_lost"][0])
-        if lost:
-            raise RuntimeError(f"log_capacity {len(pool.log)} is too small: {lost} events were lost")
-        pool.scalars["log_len"] = 0
-        return pool.log[:n].copy()
+        return self.kv_cache_manager.take_log()
 
-    def live_requests(self) -> tuple[list[str], NDArray[np.void]]:
-        """Ids and rows of the requests that have not ended, in the order of their addition."""
-        slots = sorted(self._ids.values(), key=lambda slot: self.requests["uid"][slot])
-        slots = [slot for slot in slots if self.requests["status"][slot] <= RUNNING]
-        return [self._names[slot] for slot in slots], self.requests[slots]
+    def take_events(self) -> list[KVCacheEvent]:
+        """KV events since the last call; none without `log_capacity`."""
+        return self.kv_cache_manager.take_events()
 
     def stats(self) -> dict[str, float]:
         """Totals so far, under vLLM's metric names where it has them. Tokens, blocks, seconds."""
@@ -374,49 +324,14 @@ class EngineCore:
             "num_requests_waiting_mean": float(s["waiting_time"]) / busy if busy else 0.0,
         }
 
-    # ------------------------------------------------------------ memory of live requests
 
-    def _take_slot(self, request_id: str) -> int:
-        if not self._free_slots:
-            self._grow_slots()
-        slot = self._free_slots.pop()
-        self._ids[request_id] = slot
-        self._names[slot] = request_id
-        return slot
+class EngineCore(Scheduler):
+    """A scheduler with a clock: each step is priced, and two may be in flight."""
 
-    def _grow_slots(self) -> None:
-        n = len(self.requests)
-        requests = np.concatenate([self.requests, np.zeros(n, REQUEST_DTYPE)])
-        self.state = self.state._replace(kv=self.kv._replace(requests=requests))
-        self._free_slots.extend(range(2 * n - 1, n - 1, -1))
+    def __init__(self, config: EngineConfig, cost: StepCost | None = None) -> None:
+        super().__init__(config)
+        self._cost = np.zeros(1, COST_DTYPE) if cost is None else cost.parameters
 
-    def _release(self, slot: int) -> str:
-        self._hashes.free(slot)
-        self._features.free(slot)
-        self.requests["status"][slot] = FREE_SLOT
-        self._free_slots.append(slot)
-        name = self._names.pop(slot)
-        self._ids.pop(name, None)
-        return name
-
-    def _store_hashes(self, slot: int, block_hashes: Hashes) -> None:
-        array, offset = self._hashes.place(
-            self.kv.block_hashes, slot, len(block_hashes), self.requests["hash_offset"]
-        )
-        if array is not self.kv.block_hashes:
-            self.state = self.state._replace(kv=self.kv._replace(block_hashes=array))
-        array[offset : offset + len(block_hashes)] = block_hashes
-
-    def _store_features(self, slot: int, features: Sequence[FeatureLike], accept: Sequence[int]) -> None:
-        """Images of a request, then its acceptance pattern."""
-        n = len(features)
-        array, offset = self._features.place(
-            self.state.features, slot, n + len(accept), self.requests["feature_offset"]
-        )
-        if array is not self.state.features:
-            self.state = self.state._replace(features=array)
-        array[offset : offset + n + len(accept)] = 0
-        for i, feature in enumerate(features, offset):
-            array["identifier"][i] = stream_key(feature.identifier)
-            array["offset"][i], array["length"][i] = feature.offset, feature.length
-        array["accepted"][offset + n : offset + n + len(accept)] = accept
+    def step(self, now: float) -> float:
+        """One iteration of the engine loop begun at `now`; when the next may begin, or IDLE (inf)."""
+        return float(step(self.state, self._cost, now))

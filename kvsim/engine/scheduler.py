@@ -4,7 +4,6 @@ Followed: vLLM 0.33.0 `v1/core/sched/scheduler.py` (`schedule`, `_preempt_reques
 `_update_after_schedule`) and `async_scheduler.py`; 0.16.0 where the scalars say so.
 """
 
-
 from kvsim.cache.block_pool import log
 from kvsim.cache.kv_cache_manager import (
     allocate_slots,
@@ -200,9 +199,7 @@ def _schedule_running(eng):
         num_new = _tokens_for_running(eng, r)
         num_embeds = ZERO
         if q["num_features"][r] > 0:
-            num_new, num_embeds = try_schedule_encoder_inputs(
-                eng, r, q["num_computed_tokens"][r], num_new
-            )
+            num_new, num_embeds = try_schedule_encoder_inputs(eng, r, q["num_computed_tokens"][r], num_new)
         if num_new == 0:
             index += 1
             continue

@@ -9,29 +9,19 @@ import numpy as np
 
 from kvsim.cache.block_hasher import VllmBlockHasher
 from kvsim.cache.block_pool import free_queue
-from kvsim.cache.hashing import (
-    BlockContent,
-    block_extra_keys,
-    event_block_hash,
-    event_extra_keys,
-    make_block_hash_with_group_id,
-)
+from kvsim.cache.events import AllBlocksCleared, BlockRemoved, KVCacheEvent
+from kvsim.cache.hashing import BlockContent, make_block_hash_with_group_id
 from kvsim.cache.state import (
-    LOG_CLEARED,
     LOG_EVICTED,
     LOG_FINISHED,
     LOG_LOOKUP,
     LOG_PREEMPTED,
-    LOG_REMOVED,
-    LOG_STORED,
-    LOG_STORED_PARTIAL,
-    LOG_STORED_RUN,
     NONE,
     RUNNING,
     STATUS_NAMES,
 )
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.core import EngineCore
+from kvsim.engine.core import Scheduler
 from kvsim.engine.state import CONTINUED, NEW, RESUMED
 from kvsim.verify.scenario import Scenario, num_accepted, output_token
 
@@ -63,14 +53,14 @@ class Replay:
 
     def __init__(self, scenario: Scenario, config: EngineConfig, none_hash: bytes) -> None:
         self.scenario, self.config = scenario, config
-        self.core = EngineCore(config)
+        self.core = Scheduler(config)
         self.kv_config = config.kv_cache_config()
         assert isinstance(self.core.hasher, VllmBlockHasher)
         self.hasher = self.core.hasher
         self.hasher.root = none_hash
-        self.hasher.keep_digests()
+        assert self.core.kv_cache_manager.reader is not None
+        self.reader = self.core.kv_cache_manager.reader
         self.names: dict[int, str] = {}  # uid -> request id
-        self.tokens: dict[str, list[int]] = {}
         self.in_flight: deque[Record] = deque()
         self.totals: Counter[str] = Counter()
         self.last_stats = dict.fromkeys(_STATS, 0)
@@ -91,18 +81,17 @@ class Replay:
     def add(self, request: Record) -> None:
         outputs = [output_token(request, i) for i in range(request["max_tokens"])]
         tokens = request["prompt_token_ids"] + outputs
-        self.tokens[request["id"]] = tokens
         hashes = np.empty((0, 2), np.uint64)
         if self.config.enable_prefix_caching:
             hashes = self.hasher.hash_tokens(tokens, self._content(request))
         self.core.add_hashed_request(
             request["id"],
-            num_prompt_tokens=len(request["prompt_token_ids"]),
-            max_tokens=request["max_tokens"],
+            self._content(request),
             block_hashes=hashes,
+            tokens=tokens,
+            max_tokens=request["max_tokens"],
             arrival_time=request["arrival_time"],
             stop_at=request["stop_at"] or 0,
-            features=[_Feature(m) for m in request["mm"]],
             lora=request["lora"]["id"] if request["lora"] else 0,
             priority=request["priority"],
             skip_reading_prefix_cache=bool(request["skip_reading_prefix_cache"]),
@@ -114,90 +103,26 @@ class Replay:
 
     # ------------------------------------------------------------ events and pool
 
-    def _digest(self, lo: int, hi: int) -> bytes:
-        assert self.hasher.digests is not None
-        return self.hasher.digests[int(lo).to_bytes(8, "little") + int(hi).to_bytes(8, "little")]
-
-    def _hex(self, lo: int, hi: int) -> str:
-        return f"{event_block_hash(self._digest(lo, hi)):016x}"
-
-    def _block_hex(self, name: str, g: int, index: int) -> str:
-        """Event hash of block `index` of a request, in the view of group `g`."""
-        slot = self.core.slot_of(name)
-        return self._hex(*self.core.block_hash(slot, g, index))
-
-    def _extra(self, name: str, start: int, end: int, index: int) -> tuple[Any, int]:
-        content = self._content(self.scenario.by_id[name])
-        lookahead = self.config.num_hash_lookahead_tokens
-        keys, index = block_extra_keys(content, start, end + lookahead, index, self.config.rules)
-        while lookahead and index > 0 and sum(content.features[index - 1][1:]) > end:
-            index -= 1
-        published = event_extra_keys(keys)
-        return published and [list(k) if isinstance(k, tuple) else k for k in published], index
-
-    def _stored(self, name: str, g: int, run: tuple[int, int], size: int, blocks: list[Any]) -> Record:
-        first, end = run
-        tokens = self.tokens[name][first * size : end * size]
-        extras: list[Any] = []
-        index = 0
-        for i, _ in blocks if self.new_rules else ():
-            keys, index = self._extra(name, i * size, (i + 1) * size, index)
-            extras.append(keys)
-        lora = self.scenario.by_id[name]["lora"]
+    def _event(self, event: KVCacheEvent) -> Record:
+        """An event in the recorder's form."""
+        if isinstance(event, AllBlocksCleared):
+            return {"cleared": True}
+        group = {"group": event.group_idx} if self.new_rules else {}
+        hashes = [f"{h:016x}" for h in event.block_hashes]
+        if isinstance(event, BlockRemoved):
+            return {"removed": hashes, **group}
+        parent = event.parent_block_hash
+        extras = event.extra_keys and [keys and [_listed(key) for key in keys] for keys in event.extra_keys]
         return {
-            "stored": [digest for _, digest in blocks],
-            "parent": self._block_hex(name, g, first - 1) if first else None,
-            **({"group": g} if self.new_rules else {}),
-            "block_size": size,
-            "n_tokens": len(tokens),
-            "tokens_sha": sha16(",".join(map(str, tokens))),
-            **({"extra": extras or None} if self.new_rules else {}),
-            "lora": lora["name"] if lora else None,
+            "stored": hashes,
+            "parent": None if parent is None else f"{parent:016x}",
+            **group,
+            "block_size": event.block_size,
+            "n_tokens": len(event.token_ids),
+            "tokens_sha": sha16(",".join(map(str, event.token_ids))),
+            **({"extra": extras} if self.new_rules else {}),
+            "lora": event.lora_name,
         }
-
-    def _stored_partial(self, name: str, g: int, boundary: int, digest: str) -> Record:
-        size = self.kv_config.hash_block_size
-        start = boundary - size
-        tokens = self.tokens[name][start:boundary]
-        features = self._content(self.scenario.by_id[name]).features
-        index = next((i for i, f in enumerate(features) if f[1] + f[2] > start), len(features))
-        keys, _ = self._extra(name, start, boundary, index if start else 0)
-        slot = self.core.slot_of(name)
-        fine = self.core.requests["hash_offset"][slot] + boundary // size - 2
-        lora = self.scenario.by_id[name]["lora"]
-        return {
-            "stored": [digest],
-            "parent": self._hex(*self.core.kv.block_hashes[fine]) if start else None,
-            "group": g,
-            "block_size": size,
-            "n_tokens": size,
-            "tokens_sha": sha16(",".join(map(str, tokens))),
-            "extra": [keys],
-            "lora": lora["name"] if lora else None,
-        }
-
-    def _events(self, log: np.ndarray) -> list[Record]:
-        events: list[Record] = []
-        blocks: list[Any] = []
-        for e in log:
-            kind, g = int(e["kind"]), int(e["group_id"])
-            if kind == LOG_REMOVED:
-                group = {"group": g} if self.new_rules else {}
-                events.append({"removed": [self._hex(e["hash_lo"], e["hash_hi"])], **group})
-            elif kind == LOG_CLEARED:
-                events.append({"cleared": True})
-            elif kind == LOG_STORED:
-                blocks.append((int(e["first"]), self._hex(e["hash_lo"], e["hash_hi"])))
-            elif kind == LOG_STORED_RUN:
-                size = self.kv_config.group_block_sizes[g]
-                run = int(e["first"]), int(e["last"])
-                events.append(self._stored(self.names[int(e["request"])], g, run, size, blocks))
-                blocks = []
-            elif kind == LOG_STORED_PARTIAL:
-                digest = self._hex(e["hash_lo"], e["hash_hi"])
-                name = self.names[int(e["request"])]
-                events.append(self._stored_partial(name, g, int(e["first"]), digest))
-        return events
 
     def _cache_digest(self) -> tuple[int, str]:
         pool = self.core.kv.pool
@@ -206,7 +131,7 @@ class Replay:
         for head in entries["bucket"][: int(pool.scalars["bucket_mask"][0]) + 1]:
             e = int(head)
             while e != NONE:
-                digest = self._digest(entries["hash_lo"][e], entries["hash_hi"][e])
+                digest = self.reader.digest(entries["hash_lo"][e], entries["hash_hi"][e])
                 key = make_block_hash_with_group_id(digest, int(entries["group_id"][e]))
                 ids, same = [], e
                 while same != NONE:
@@ -243,7 +168,8 @@ class Replay:
         else:
             record["queue_sha"] = sha16(",".join(map(str, queue)))
         if self.scenario.trace.get("events", True):
-            record["events"] = self._events(log) if events else []
+            read = self.reader.read(log)
+            record["events"] = [self._event(e) for e in read] if events else []
         return record
 
     def _named(self, log: np.ndarray, kind: int) -> list[str]:
@@ -432,6 +358,5 @@ class Replay:
         }
 
 
-class _Feature:
-    def __init__(self, item: Record) -> None:
-        self.identifier, self.offset, self.length = item["id"], item["offset"], item["length"]
+def _listed(key: Any) -> Any:
+    return list(key) if isinstance(key, tuple) else key

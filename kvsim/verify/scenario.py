@@ -96,9 +96,7 @@ class Scenario:
         self.name: str = data["name"]
         self.actions: list[dict[str, Any]] = data.get("actions", [])
         self.trace: dict[str, Any] = data.get("trace", {})
-        self.requests = [
-            {"out_seed": i, **_REQUEST_DEFAULTS, **r} for i, r in enumerate(data["requests"], 1)
-        ]
+        self.requests = [{"out_seed": i, **_REQUEST_DEFAULTS, **r} for i, r in enumerate(data["requests"], 1)]
         self.by_id = {request["id"]: request for request in self.requests}
         for i, request in enumerate(self.requests):
             request["arrival_time"] = float(request["arrive"]) + i * 1e-6

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 class Arena:
     """Book-keeping of who holds which range; the array itself belongs to the caller."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._used = 0
         self._ranges: dict[int, tuple[int, int]] = {}  # owner -> offset, length
 

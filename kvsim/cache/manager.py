@@ -1,0 +1,230 @@
+"""A KV cache manager for people: the compiled functions under vLLM's method names.
+
+It also keeps the table of live requests: a slot of `state.requests` each, and the room for their
+block hashes. An engine schedules on top of the same table.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.cache.arena import Arena
+from kvsim.cache.block_hasher import Hashes, make_block_hasher
+from kvsim.cache.block_pool import free_queue, reset_prefix_cache
+from kvsim.cache.events import EventReader, KVCacheEvent
+from kvsim.cache.groups import KVCacheConfig, make_kv_state
+from kvsim.cache.hashing import BlockContent
+from kvsim.cache.kv_cache_manager import allocate_slots, free_request, get_computed_blocks, usage
+from kvsim.cache.state import FREE_SLOT, HITS, NONE, REQUEST_DTYPE, RUNNING, WAITING, KVState
+from kvsim.errors import KvsimError
+from kvsim.tokens import Segments, expand, num_tokens
+
+
+class KVCacheManager:
+    """Blocks for requests, without a scheduler.
+
+    algorithm: vLLM's `prefix_caching_hash_algo`, or "fast" for kvsim's own chain. With
+    `config.log_capacity` > 0 the pool's events can be read (`take_events`).
+    """
+
+    def __init__(self, config: KVCacheConfig, algorithm: str = "fast") -> None:
+        self.config = config
+        self.hasher = make_block_hasher(
+            algorithm,
+            config.hash_block_size,
+            config.rules,
+            config.num_hash_lookahead_tokens,
+            config.coarse_scales,
+        )
+        self.state: KVState = make_kv_state(config)
+        self.reader = EventReader(config, self.hasher) if config.log_capacity else None
+        self._slots: dict[str, int] = {}
+        self._names: dict[int, str] = {}  # slot -> request id
+        self._free_slots = list(range(len(self.requests) - 1, -1, -1))
+        self._next_uid = 1
+        self._arena = Arena()
+
+    # ------------------------------------------------------------ the table of requests
+
+    @property
+    def requests(self) -> NDArray[np.void]:
+        """Rows (REQUEST_DTYPE) of live requests, by slot."""
+        return self.state.requests
+
+    def slot_of(self, request_id: str) -> int | None:
+        return self._slots.get(request_id)
+
+    def name_of(self, slot: int) -> str:
+        return self._names[slot]
+
+    def live_slots(self) -> Iterator[int]:
+        """Slots of the requests that have not ended, in the order of their addition."""
+        by_uid = sorted(self._slots.values(), key=lambda slot: self.requests["uid"][slot])
+        return (slot for slot in by_uid if self.requests["status"][slot] <= RUNNING)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Segments,
+        output: Segments | None = None,
+        *,
+        features: tuple[tuple[str, int, int], ...] = (),
+        lora: tuple[str, str] | None = None,
+        cache_salt: str | None = None,
+    ) -> int:
+        """Enter a request with its content and return its slot; raises KvsimError for an id in use.
+
+        output: tokens it will generate, if its later blocks are to be cached as well.
+        """
+        content = BlockContent(num_tokens(prompt), features, lora, cache_salt)
+        segments = prompt if output is None else np.concatenate([prompt, output])
+        return self.enter(request_id, content, self.hash_content(segments, content), segments)
+
+    def hash_content(self, segments: Segments, content: BlockContent) -> Hashes:
+        """Block hashes of prompt and output, shape (n, 2); none with prefix caching off."""
+        if not self.config.enable_prefix_caching:
+            return np.empty((0, 2), np.uint64)
+        return self.hasher(segments, content)
+
+    def enter(
+        self,
+        request_id: str,
+        content: BlockContent,
+        block_hashes: Hashes,
+        tokens: Segments | list[int],
+    ) -> int:
+        """Enter a request whose block hashes are known; its other fields keep their defaults."""
+        if request_id in self._slots:
+            raise KvsimError(f"request id {request_id!r} is in use")
+        slot = self._take_slot()
+        self._slots[request_id], self._names[slot] = slot, request_id
+        row = np.zeros((), REQUEST_DTYPE)
+        row["uid"] = self._next_uid
+        row["status"] = WAITING
+        row["num_hash_blocks"] = self._num_fine(len(block_hashes))
+        row["num_prompt_tokens"] = row["num_tokens"] = content.num_prompt_tokens
+        row["row"] = row["prev_waiting"] = row["next_waiting"] = row["num_cached_tokens"] = NONE
+        for time in ("first_scheduled_time", "first_token_time", "last_token_time", "finish_time"):
+            row[time] = math.nan
+        self.requests[slot] = row
+        self._store_hashes(slot, block_hashes)
+        if self.reader:
+            ids = tokens if isinstance(tokens, list) else expand(tokens).tolist()
+            self.reader.remember(self._next_uid, ids, content, block_hashes)
+        self._next_uid += 1
+        return slot
+
+    def release(self, slot: int) -> str:
+        """Give a slot back; the id of the request that had it."""
+        self._arena.free(slot)
+        self.requests["status"][slot] = FREE_SLOT
+        self._free_slots.append(slot)
+        name = self._names.pop(slot)
+        self._slots.pop(name)
+        if self.reader:
+            self.reader.forget(int(self.requests["uid"][slot]))
+        return name
+
+    def _num_fine(self, n: int) -> int:
+        """Fine hashes among `n` keys of a request, the coarser groups' keys (0.16) set apart."""
+        if not self.config.rules.concatenated_coarse_hashes:
+            return n
+        fine = n
+        while fine + sum(fine // scale for scale in self.config.coarse_scales) > n:
+            fine -= 1
+        return fine
+
+    def _take_slot(self) -> int:
+        if not self._free_slots:
+            n = len(self.requests)
+            grown = np.concatenate([self.requests, np.zeros(n, REQUEST_DTYPE)])
+            self.state = self.state._replace(requests=grown)
+            self._free_slots.extend(range(2 * n - 1, n - 1, -1))
+        return self._free_slots.pop()
+
+    def _store_hashes(self, slot: int, block_hashes: Hashes) -> None:
+        n = len(block_hashes)
+        array, offset = self._arena.place(self.state.block_hashes, slot, n, self.requests["hash_offset"])
+        if array is not self.state.block_hashes:
+            self.state = self.state._replace(block_hashes=array)
+        array[offset : offset + n] = block_hashes
+
+    # ------------------------------------------------------------ vLLM's methods
+
+    def get_computed_blocks(self, request_id: str) -> tuple[list[list[int]], int]:
+        """Cached blocks of a request's prefix, per group, and the tokens they hold. Changes nothing."""
+        hit = int(get_computed_blocks(self.state, self._slot(request_id)))
+        lengths = self.state.groups["num_hit_blocks"]
+        found = self.state.block_tables[HITS]
+        return [row[:n].tolist() for row, n in zip(found, lengths, strict=True)], hit
+
+    def allocate_slots(
+        self, request_id: str, num_new_tokens: int, num_lookahead_tokens: int = 0
+    ) -> list[list[int]] | None:
+        """Slots for tokens to compute; the blocks newly taken per group, or None if there is no room.
+
+        A request without blocks first takes what the cache holds of its prefix; the tokens then
+        count as computed.
+        """
+        slot = self._slot(request_id)
+        admitted = self.requests["row"][slot] == NONE
+        hit = get_computed_blocks(self.state, slot) if admitted else np.int64(0)
+        sizes = np.int64(num_new_tokens), hit, np.int64(num_lookahead_tokens), np.int64(0)
+        if not allocate_slots(self.state, slot, *sizes):
+            return None
+        self.requests["status"][slot] = RUNNING
+        self.requests["num_computed_tokens"][slot] += hit + num_new_tokens
+        row = int(self.requests["row"][slot])
+        new = self.state.rows["num_new_blocks"][row]
+        return [ids[len(ids) - n :] for ids, n in zip(self.get_block_ids(request_id), new, strict=True)]
+
+    def append_output(self, request_id: str, num_output_tokens: int = 1) -> None:
+        """Tokens that the request has sampled: they will be computed, and cached, next."""
+        self.requests["num_tokens"][self._slot(request_id)] += num_output_tokens
+
+    def free(self, request_id: str) -> None:
+        """Give a request's blocks back, last one first, and forget the request."""
+        slot = self._slot(request_id)
+        free_request(self.state, slot)
+        self.release(slot)
+
+    def get_block_ids(self, request_id: str) -> list[list[int]]:
+        """Block table per group; null blocks (0) stand for tokens behind the window."""
+        row = int(self.requests["row"][self._slot(request_id)])
+        if row == NONE:
+            return [[] for _ in self.config.groups]
+        tables, lengths = self.state.block_tables[row], self.state.rows["num_blocks"][row]
+        return [table[:n].tolist() for table, n in zip(tables, lengths, strict=True)]
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; refused (false) while blocks are in use."""
+        return bool(reset_prefix_cache(self.state.pool))
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks that live requests hold, 0..1."""
+        return float(usage(self.state))
+
+    def free_queue(self) -> list[int]:
+        """Free block ids in the order in which they will be handed out."""
+        return free_queue(self.state.pool)
+
+    def take_log(self) -> NDArray[np.void]:
+        """Block and request events (LOG_DTYPE) since the last call; needs `log_capacity`."""
+        pool = self.state.pool
+        n, lost = int(pool.scalars["log_len"][0]), int(pool.scalars["log_lost"][0])
+        if lost:
+            raise RuntimeError(f"log_capacity {len(pool.log)} is too small: {lost} events were lost")
+        pool.scalars["log_len"] = 0
+        return pool.log[:n].copy()
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """KV events since the last call; none without `log_capacity`."""
+        return self.reader.read(self.take_log()) if self.reader else []
+
+    def _slot(self, request_id: str) -> int:
+        if request_id not in self._slots:
+            raise KvsimError(f"no request {request_id!r}")
+        return self._slots[request_id]
