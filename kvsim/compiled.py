@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import config as numba_config
+from numba.core import config
 
 _PACKAGE = Path(__file__).parent
+numba_config: Any = config  # its type hints do not know the settings either
 _COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py")
 
 
@@ -60,12 +61,11 @@ def is_warm() -> bool:
 
 
 def _njit(function: Callable[..., Any], **options: bool) -> Any:
+    njit: Any = numba.njit  # its type hints do not know the wrapper options
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
     try:
-        return numba.njit(cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, **options)(
-            function
-        )
+        return njit(cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, **options)(function)
     finally:
         numba_config.CACHE_DIR = before
 

@@ -92,7 +92,7 @@ class KVCacheConfig:
     def max_admission_blocks(self, group: KVGroup, block_size: int) -> int:
         """Most blocks that one request can hold in a group whose blocks are recycled (NONE: no cap)."""
         if group.window is None:
-            return NONE
+            return int(NONE)
         reach = group.window + self.max_in_flight_tokens
         if group.kind == "sliding_window":
             return -(-min(reach - 1, self.max_model_len) // block_size) + 1
@@ -123,8 +123,8 @@ def _group_rows(config: KVCacheConfig) -> np.ndarray:
 
 def _retention(config: KVCacheConfig) -> int:
     if not config.rules.sparse_window_retention:
-        return RETAIN_ALL
-    return RETAIN_DENSE if config.retention_interval is None else config.retention_interval
+        return int(RETAIN_ALL)
+    return int(RETAIN_DENSE) if config.retention_interval is None else config.retention_interval
 
 
 def _check(config: KVCacheConfig) -> None:

@@ -29,7 +29,7 @@ Record = dict[str, Any]
 
 MAX_STEPS = 20_000
 IDLE_LIMIT = 8
-_ORIGINS = {NEW: "new", RESUMED: "resumed", CONTINUED: "running"}
+_ORIGINS: dict[int, str] = {int(NEW): "new", int(RESUMED): "resumed", int(CONTINUED): "running"}
 _STATS = ("requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits")
 
 
@@ -112,7 +112,7 @@ class Replay:
         if isinstance(event, BlockRemoved):
             return {"removed": hashes, **group}
         parent = event.parent_block_hash
-        extras = event.extra_keys and [keys and [_listed(key) for key in keys] for keys in event.extra_keys]
+        extras: Any = event.extra_keys and [keys and [_listed(key) for key in keys] for keys in event.extra_keys]
         return {
             "stored": hashes,
             "parent": None if parent is None else f"{parent:016x}",
@@ -172,7 +172,7 @@ class Replay:
             record["events"] = [self._event(e) for e in read] if events else []
         return record
 
-    def _named(self, log: np.ndarray, kind: int) -> list[str]:
+    def _named(self, log: np.ndarray, kind: np.int64) -> list[str]:
         return [self.names[int(e["request"])] for e in log if e["kind"] == kind]
 
     def _finished(self, log: np.ndarray) -> list[list[Any]]:
