@@ -1,5 +1,6 @@
 """Flat records of a run, the summary computed from them, and the folder that holds both."""
 
+from kvsim.results.caching_metrics import CachingMetrics
 from kvsim.results.columns import ABORTED, COLUMNS, FINISHED, REASONS, REFUSED, UNFINISHED, Column
 from kvsim.results.log import MemorySink, RequestLog, Sink
 from kvsim.results.result import RunResult
@@ -13,6 +14,7 @@ __all__ = [
     "REASONS",
     "REFUSED",
     "UNFINISHED",
+    "CachingMetrics",
     "Column",
     "MemorySink",
     "ParquetSink",
