@@ -84,7 +84,7 @@ def test_imports_go_down_only(path: Path) -> None:
 
 
 def test_a_forbidden_import_is_named_with_file_and_line(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     (tmp_path / "cache").mkdir()
     path = tmp_path / "cache" / "block_pool.py"
     path.write_text("import numpy\nfrom kvsim import engine\nimport simpy\nfrom kvsim.tokens import expand\n")
