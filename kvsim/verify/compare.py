@@ -18,6 +18,13 @@ from kvsim.verify.scenario import Scenario, engine_config
 
 Record = dict[str, Any]
 
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_ABSENT = _Absent()
 _DIAGNOSTIC = "ops"  # order of pool calls; what they lead to is compared
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -59,7 +66,8 @@ def read_trace(path: Path) -> list[Record]:
             lines = [json.loads(line) for line in file]
     except (OSError, EOFError, ValueError) as error:
         raise KvsimError(f"{path}: not a readable trace: {error}") from None
-    if len(lines) < 2 or lines[0].get("type") != "header" or lines[-1].get("type") != "end":
+    kinds = [line.get("type") if isinstance(line, dict) else None for line in lines]
+    if kinds[:1] != ["header"] or kinds[-1:] != ["end"] or set(kinds[1:-1]) - {"step"}:
         raise KvsimError(f"{path}: not a conformance trace (a header line, steps, an end line)")
     return lines
 
@@ -72,18 +80,28 @@ def scenario_path(trace: Path, name: str) -> Path:
     raise KvsimError(f"{trace}: its scenario {name}.json is not in {trace.parent.parent / 'scenarios'}")
 
 
+def _parts(ours: Any, theirs: Any, field: str) -> Iterator[tuple[str, Any, Any]] | None:
+    """Named pairs of the parts of two records of one kind; None if they are compared whole."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = [*theirs, *(key for key in ours if key not in theirs)]
+        return (
+            (f"{field}.{key}".lstrip("."), ours.get(key, _ABSENT), theirs.get(key, _ABSENT))
+            for key in keys
+            if key != _DIAGNOSTIC
+        )
+    if isinstance(ours, list) and isinstance(theirs, list):
+        pairs = zip_longest(ours, theirs, fillvalue=_ABSENT)
+        return ((f"{field}[{i}]", a, b) for i, (a, b) in enumerate(pairs))
+    return None
+
+
 def first_difference(ours: Any, theirs: Any, field: str = "") -> str | None:
     """Path and values of the first place where two records differ, or None."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in [*theirs, *(key for key in ours if key not in theirs)]:
-            if key != _DIAGNOSTIC and ours.get(key) != theirs.get(key):
-                return first_difference(ours.get(key), theirs.get(key), f"{field}.{key}".lstrip("."))
-        return None
-    if isinstance(ours, list) and isinstance(theirs, list) and ours != theirs:
-        for i, (a, b) in enumerate(zip_longest(ours, theirs)):
-            if a != b:
-                return first_difference(a, b, f"{field}[{i}]")
-    return None if ours == theirs else f"{field}: ours {ours!r}, theirs {theirs!r}"
+    parts = _parts(ours, theirs, field)
+    if parts is None:
+        return None if ours == theirs else f"{field}: ours {ours!r}, theirs {theirs!r}"
+    differences = (first_difference(a, b, name) for name, a, b in parts if a != b)
+    return next((difference for difference in differences if difference), None)
 
 
 def _header(config: EngineConfig) -> Record:
@@ -104,15 +122,23 @@ def _header(config: EngineConfig) -> Record:
     }
 
 
-def verify_trace(path: Path) -> Verdict:
-    """Replay one trace's scenario and compare every field of every step and of the end."""
-    header, *recorded = read_trace(path)
+def _prepare(path: Path, header: Record) -> tuple[Scenario, EngineConfig, bytes]:
+    """What a trace's header leads to; raises KvsimError, naming the trace, where it leads nowhere."""
     try:
         rules_for(header["vllm"])
         scenario = Scenario(scenario_path(path, header["scenario"]))
         config = engine_config(header["config"], header["vllm"])
+        return scenario, config, bytes.fromhex(header["none_hash"])
     except KeyError as error:
-        raise KvsimError(f"{path}: the header or scenario lacks {error}") from None
+        raise KvsimError(f"{path}: the header or the scenario lacks {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise KvsimError(f"{path}: header or scenario {header.get('scenario')}.json: {error}") from None
+
+
+def verify_trace(path: Path) -> Verdict:
+    """Replay one trace's scenario and compare every field of every step and of the end."""
+    header, *recorded = read_trace(path)
+    scenario, config, none_hash = _prepare(path, header)
     ours = _header(config)
     if not config.enable_prefix_caching:
         ours.pop("hash_block_size")  # without caching nothing is hashed
@@ -120,12 +146,11 @@ def verify_trace(path: Path) -> Verdict:
     if difference:
         return Verdict(path, len(recorded) - 1, f"header, {difference}")
     with np.errstate(over="ignore"):  # the compiler off: unsigned overflow is meant
-        replay = Replay(scenario, config, bytes.fromhex(header["none_hash"]))
-        for theirs, mine in zip_longest(recorded, replay):
+        for theirs, mine in zip_longest(recorded, Replay(scenario, config, none_hash)):
             if mine is None or theirs is None:
                 extent = "fewer" if mine is None else "more"
                 return Verdict(path, len(recorded) - 1, f"ours has {extent} lines")
-            where = f"step {theirs['t']}" if theirs["type"] == "step" else "end"
+            where = f"step {theirs.get('t')}" if theirs["type"] == "step" else "end"
             difference = first_difference(mine, theirs)
             if difference:
                 return Verdict(path, len(recorded) - 1, f"{where}, {difference}")
