@@ -106,6 +106,5 @@ def _reason(wanted: str | None, seen: str | None) -> list[str]:
 
 
 def _numbers(text: str) -> list[float]:
-    return [
-        float(n) for n in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))
-    ]
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # thousands
+    return [float(n) for n in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", plain)]

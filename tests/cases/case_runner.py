@@ -6,41 +6,43 @@ A case has an id, a `kind`, an input and `expect`, or `variants` that override k
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from case_engine import Case, CaseRequest, observe_engine, run_requests
+from case_engine import run_requests
 from case_expect import differences
+from case_forms import Case, CaseRequest, observe_engine, variants
 from ruamel.yaml import YAML
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.cases import observe_capacity, observe_memory
+from kvsim.results import CachingMetrics
 from kvsim.tokens import expand
 from kvsim.workload.trace import rows_to_requests
 from kvsim.workload.trace_rows import check_rows
-
-INFORMATIVE = {"id", "title", "name", "area", "source", "why", "note", "how", "variants"}
 
 
 def load_cases(path: Path) -> list[Case]:
     """The cases of a file, with its `reference` version; AssertionError if it has none."""
     data = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    assert isinstance(data, dict) and data.get("cases"), f"{path}: no cases"
-    assert data.get("format") == 1, f"{path}: format {data.get('format')!r} is not 1"
+    assert isinstance(data, dict), f"{path}: not a file of cases"
+    assert data.get("cases"), f"{path}: no cases"
+    assert data.get("format", 1) == 1, f"{path}: format {data.get('format')!r} is not 1"
     version = str(data.get("reference", "vllm-0.33.0")).removeprefix("vllm-")
     return [{"vllm_version": version, **case} for case in data["cases"]]
 
 
-def variants(case: Case) -> list[Case]:
-    """The case's variants, complete; the case itself if it has none."""
-    shared = {key: value for key, value in case.items() if key != "variants"}
-    out = []
-    for variant in case.get("variants", [{}]):
-        engine = {**shared.get("engine", {}), **variant.get("engine", {})}
-        out.append({**shared, **variant, **({"engine": engine} if engine else {})})
-    return out
+def _engine(case: Case) -> Case:
+    return observe_engine(case, run_requests, CachingMetrics())
 
 
-def observe_trace(case: Case) -> Case:
+def _capacity(case: Case) -> Case:
+    return observe_capacity(case, case["vllm_version"])
+
+
+def _memory(case: Case) -> Case:
+    return observe_memory(case, case["vllm_version"])
+
+
+def _trace(case: Case) -> Case:
     """Whether a trace's rows are accepted and, if so, what its requests hit one after the other."""
     try:
         rows = check_rows(case["rows"], case.get("trace_block_size"))
@@ -57,19 +59,11 @@ def observe_trace(case: Case) -> Case:
     return {"valid": True, "reason": None, **run_requests(case, requests)}
 
 
-def _capacity(case: Case) -> Case:
-    return observe_capacity(case, case["vllm_version"])
-
-
-def _memory(case: Case) -> Case:
-    return observe_memory(case, case["vllm_version"])
-
-
 KINDS: dict[str, Callable[[Case], Case]] = {
-    "engine": observe_engine,
+    "engine": _engine,
     "capacity": _capacity,
     "memory": _memory,
-    "trace": observe_trace,
+    "trace": _trace,
 }
 
 
@@ -78,13 +72,15 @@ def problems(case: Case) -> list[str]:
     out = []
     for number, variant in enumerate(variants(case), 1):
         where = f"variant {variant.get('name', number)}: " if "variants" in case else ""
-        if not variant.get("expect"):
-            out.append(f"{where}nothing is expected")
-            continue
-        try:
-            observed = KINDS[case["kind"]](variant)
-            lines = differences(variant["expect"], observed, variant.get("tolerance"))
-        except (AssertionError, KvsimError, KeyError, TypeError) as error:
-            lines = [f"cannot be run: {type(error).__name__}: {error}"]
-        out += [where + line for line in lines]
+        out += [where + line for line in _problems_of(case["kind"], variant)]
     return out
+
+
+def _problems_of(kind: str, variant: Case) -> list[str]:
+    if not variant.get("expect"):
+        return ["nothing is expected"]
+    try:
+        observed = KINDS[kind](variant)
+        return differences(variant["expect"], observed, variant.get("tolerance"))
+    except (AssertionError, KvsimError, KeyError, TypeError, ValueError) as error:
+        return [f"cannot be run: {type(error).__name__}: {error}"]

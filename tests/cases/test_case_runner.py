@@ -1,0 +1,136 @@
+"""The runner itself: it reads the notation, and it notices what does not hold or is not known."""
+
+import pytest
+from case_expect import differences
+from case_forms import variants
+from case_prompts import PLACEHOLDER, Prompts
+from case_runner import problems
+
+BASE = {
+    "id": "X",
+    "kind": "engine",
+    "vllm_version": "0.33",
+    "engine": {"num_gpu_blocks": 20},
+    "requests": [{"id": "a", "prompt": "A:40"}, {"id": "b", "prompt": "A:40"}],
+}
+
+
+def case(**changes):
+    return {**BASE, **changes}
+
+
+class TestNotation:
+    def test_pieces(self):
+        prompts = Prompts()
+        prompts.output("r", 10)
+        tokens, features = prompts.prompt("A:3 img(cat):2 A:1-4 out(r):2 B:1 out(r):8-10")
+        again, _ = prompts.prompt("A:4")
+        assert tokens[:3] == again[:3]
+        assert tokens[3:5] == [PLACEHOLDER] * 2
+        assert tokens[5:8] == again[1:4]
+        assert features == (("cat", 3, 2),)
+        rest = tokens[8:]
+        assert len(rest) == len({*rest} - {*again}) == 5  # two streams share no id
+
+    @pytest.mark.parametrize(
+        "piece", ["A", "A:", "A:1-", "A:x", "img(a):1-2", "img():3", ":4", "out(z):1", "A:5-2"]
+    )
+    def test_a_piece_that_is_none(self, piece):
+        with pytest.raises(AssertionError, match=r"\S"):
+            Prompts().prompt(piece)
+
+    def test_more_output_than_there_is(self):
+        prompts = Prompts()
+        prompts.output("r", 10)
+        with pytest.raises(AssertionError, match="longer than its output"):
+            prompts.prompt("out(r):11")
+
+
+class TestExpectations:
+    def test_holds(self):
+        assert problems(case(expect={"cached_tokens": {"a": 0, "b": 32}})) == []
+
+    @pytest.mark.parametrize(
+        "expect",
+        [
+            {"cached_tokens": {"a": 0, "b": 48}},
+            {"cached_tokens": {"a": 0, "c": 32}},
+            {"cached_tokens": [0]},
+            {"cached_tokens": 0},
+            {"steps": 3},
+            {"steps": True},
+            {"steps": None},
+            {"num_preemptions": 1},
+            {"resumed": {"b": {"num_tokens": 1}}},
+            {"after_step_1": {"running": ["a"]}},
+            {"after_step_1": {"running": [], "paused": []}},
+            {"kv_cache_usage_at_end": 0.1},
+            {"kv_events": {"BlockStored": 2}},
+            {"kv_events": {"BlockMoved": 0}},
+        ],
+    )
+    def test_a_difference_is_found(self, expect):
+        assert len(problems(case(expect=expect))) == 1
+
+    @pytest.mark.parametrize("name", ["cached_token", "after_step_x", "queues", "usage", "valid", "chosen"])
+    def test_an_unknown_expectation_fails(self, name):
+        assert problems(case(expect={name: 1})) == [f"{name}: the runner does not know this expectation"]
+
+    def test_expecting_nothing_fails(self):
+        assert problems(case()) == ["nothing is expected"]
+
+    def test_each_variant_counts(self):
+        good, bad = {"expect": {"steps": 2}}, {"name": "wrong", "expect": {"steps": 9}}
+        assert problems(case(variants=[good, bad])) == ["variant wrong: steps: want 9, have 2"]
+
+    @pytest.mark.parametrize(
+        ("wanted", "seen", "tolerance", "same"),
+        [
+            (0.1010101, 10 / 99, None, True),
+            (0.1010102, 10 / 99, None, False),
+            (0.45, 0.4501, None, False),
+            (100, 101, 1, True),
+            (100, 102, 1, False),
+            (100, 102, 0.02, True),
+            (100, 103, "2%", False),
+            (51, 51.04, 0.05, True),
+            (51, 51.06, {"x": 0.05}, False),
+            (51, 51.06, {"y": 0.05, "x": 0.1}, True),
+        ],
+    )
+    def test_how_exact_numbers_are(self, wanted, seen, tolerance, same):
+        assert (not differences({"x": wanted}, {"x": seen}, tolerance)) is same
+
+    def test_reasons_are_compared_by_their_numbers(self):
+        seen = {"reason": "row 2: field timestamp: 0.5 s lies before the row above, 2 s"}
+        assert not differences({"reason": "500 comes after 2000"}, seen)
+        assert differences({"reason": "500 comes after 2500"}, seen)
+        assert differences({"reason": "anything"}, {"reason": None})
+
+
+class TestInput:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"engine": {"num_gpu_block": 20}},
+            {"engine": {"speculative": {"method": "eagle", "tokens": 1}}},
+            {"engine": {"async_scheduling": True}},
+            {"send": "later"},
+            {"requests": [{"id": "a", "prompt": "A:3", "salt": "x"}]},
+            {"requests": [{"id": "a", "prompt": "A:9000"}]},
+        ],
+    )
+    def test_what_is_not_understood_is_never_passed_over(self, change):
+        (line,) = problems(case(expect={"steps": 1}, **change))
+        assert line.startswith("cannot be run")
+
+    def test_variants_merge_engine_key_by_key(self):
+        merged = variants(
+            {"kind": "engine", "engine": {"a": 1, "b": 2}, "x": 1, "variants": [{"engine": {"b": 3}, "x": 2}]}
+        )
+        assert merged == [{"kind": "engine", "engine": {"a": 1, "b": 3}, "x": 2}]
+
+    def test_a_request_that_never_fits_does_not_hang(self):
+        stuck = {"engine": {"num_gpu_blocks": 3}, "requests": [{"id": "a", "prompt": "A:100"}]}
+        expect = {"after_step_1": {"running": [], "waiting": ["a"]}}
+        assert problems(case(expect=expect, **stuck)) == []
