@@ -1,5 +1,6 @@
 """``kvsim run``: load, simulate, write, show."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from kvsim.scenario import load_scenario
 from kvsim.sim import OnProgress, run_to_folder
 
 COMPILING = "compiling once for this machine (about a minute); later runs start at once"
+SECONDS_PER_UPDATE = 0.1
 
 
 def run_command(
@@ -20,10 +22,7 @@ def run_command(
 ) -> None:
     """Raises `KvsimError` for bad input, before anything is written."""
     scenario = load_scenario(file, overrides, trace)
-    talk = Console(stderr=True, quiet=quiet)
-    if not compiled.is_warm():
-        talk.print(COMPILING, soft_wrap=True)
-    with _progress_bar(talk) as on_progress:
+    with _progress_bar(Console(stderr=True, quiet=quiet)) as on_progress:
         result, folder = run_to_folder(scenario, results_dir, on_progress)
     out = Console(highlight=False)
     if quiet:
@@ -35,7 +34,11 @@ def run_command(
 
 @contextmanager
 def _progress_bar(console: Console) -> Iterator[OnProgress]:
-    """Ended requests of all; only on a terminal, and gone when the run ends."""
+    """Ended requests of all; only on a terminal, and gone when the run ends.
+
+    The first request to enter an engine is where compiling would begin: nothing can be wrong
+    with the input from there on but a later trace line.
+    """
     columns = (
         TextColumn("simulating"),
         BarColumn(),
@@ -46,8 +49,14 @@ def _progress_bar(console: Console) -> Iterator[OnProgress]:
     shown = console.is_terminal and not console.quiet
     with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         task = progress.add_task("", total=None, now=0.0)
+        next_update = 0.0
 
         def on_progress(done: int, total: int | None, now: float) -> None:
-            progress.update(task, completed=done, total=total, now=now)
+            nonlocal next_update
+            if next_update == 0.0 and not compiled.is_warm():
+                console.print(COMPILING, soft_wrap=True)
+            if time.monotonic() >= next_update:
+                next_update = time.monotonic() + SECONDS_PER_UPDATE
+                progress.update(task, completed=done, total=total, now=now)
 
         yield on_progress

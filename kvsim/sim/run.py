@@ -28,7 +28,8 @@ from kvsim.sim.source import request_source
 from kvsim.sim.stats import merged
 from kvsim.workload.request import Request, Workload
 
-OnProgress = Callable[[int, int | None, float], None]  # ended, of all if known, simulated seconds
+# Called as each request enters an engine: how many have ended, of how many if known, simulated seconds.
+OnProgress = Callable[[int, int | None, float], None]
 
 
 class AllRefusedError(KvsimError):
@@ -96,7 +97,10 @@ class Simulation:
             self.first_refusal = self.first_refusal or reason
             self.log.refuse(number, reason)
         else:
+            self._report_progress()
             next(self._round_robin).submit(request, number)
+
+    def _report_progress(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.log.num_ended, self._num_requests, self.env.now)
 

@@ -144,6 +144,20 @@ def test_a_reader_that_goes_away_is_not_a_crash(folder: Path) -> None:
     assert "summary.json" in contents(folder)
 
 
+def test_the_first_run_says_that_it_compiles(folder: Path, monkeypatch, capfd) -> None:
+    from kvsim import compiled
+    from kvsim.cli.main import main
+
+    monkeypatch.chdir(folder)
+    for warm, lines in ((False, 1), (True, 0)):
+        monkeypatch.setattr(compiled, "is_warm", lambda warm=warm: warm)
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "tiny.yaml"])
+        assert not ended.value.code
+        err = capfd.readouterr().err
+        assert err.count("compiling once for this machine (about a minute)") == lines
+
+
 def test_version_and_help() -> None:
     here = Path.cwd()
     assert call(here, "--version")[1].startswith("kvsim ")
