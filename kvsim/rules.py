@@ -29,6 +29,8 @@ class VllmRules:
     uniform_groups_projected: with unequal heads in one group, a pipeline stage counts its own layers;
         else every stage counts those of the whole model.
     kv_tensor_has_kv_axis: a layer's tensor has an outermost axis for K and V (FlashAttention's shape).
+    captures_full_batches: CUDA graphs are also captured for decode batches of exact sizes, the largest
+        among them, and for max_num_batched_tokens.
     """
 
     version: str
@@ -67,6 +69,7 @@ class VllmRules:
     empty_batches_wait: bool
     uniform_groups_projected: bool
     kv_tensor_has_kv_axis: bool
+    captures_full_batches: bool
 
 
 _RELEASES = {
@@ -107,6 +110,7 @@ _RELEASES = {
         empty_batches_wait=True,
         uniform_groups_projected=True,
         kv_tensor_has_kv_axis=False,
+        captures_full_batches=True,
     ),
     "0.16": VllmRules(
         version="0.16",
@@ -145,6 +149,7 @@ _RELEASES = {
         empty_batches_wait=False,
         uniform_groups_projected=False,
         kv_tensor_has_kv_axis=True,
+        captures_full_batches=False,
     ),
 }
 
