@@ -65,7 +65,7 @@ def _njit(function: Callable[..., Any], **options: bool) -> Any:
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
     try:
-        return njit(cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, **options)(function)
+        return njit(cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
     finally:
         numba_config.CACHE_DIR = before
 

@@ -112,7 +112,7 @@ def find_entry(pool, hash_lo, hash_hi, group_id):
     return e
 
 
-@compiled
+@compiled_part
 def get_cached_block(pool, hash_lo, hash_hi, group_id):
     """The block that has held this content longest, or NONE."""
     e = find_entry(pool, hash_lo, hash_hi, group_id)
@@ -211,7 +211,7 @@ def carries_key(pool, block, hash_lo, hash_hi, group_id):
     return False
 
 
-@compiled
+@compiled_part
 def insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
     """Make a block reachable under a key: its first one, or a further one."""
     if carries_key(pool, block, hash_lo, hash_hi, group_id):
@@ -256,7 +256,7 @@ def remove_cached_block_hashes(pool, block):
 # ---------------------------------------------------------------- allocate, touch, free
 
 
-@compiled
+@compiled_part
 def get_new_block(pool):
     """Pop the head of the free queue, evict what it had cached, own it once."""
     head = pool.scalars["num_gpu_blocks"][0]
@@ -269,7 +269,7 @@ def get_new_block(pool):
     return block
 
 
-@compiled
+@compiled_part
 def touch(pool, block):
     """One more owner; a block that nobody owned leaves the free queue."""
     if block == NULL_BLOCK:
@@ -279,7 +279,7 @@ def touch(pool, block):
     pool.blocks["ref_cnt"][block] += 1
 
 
-@compiled
+@compiled_part
 def free_blocks_reversed(pool, table, first, last):
     """Give back table[last - 1], table[last - 2], ..., table[first].
 
@@ -379,6 +379,34 @@ def make_pool(
     return pool
 
 
+# Entries from Python, compiled only where they are used.
+
+
+@compiled
+def _get_new_block(pool):
+    return get_new_block(pool)
+
+
+@compiled
+def _touch(pool, block):
+    touch(pool, block)
+
+
+@compiled
+def _free_blocks_reversed(pool, table, first, last):
+    free_blocks_reversed(pool, table, first, last)
+
+
+@compiled
+def _insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
+    insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens)
+
+
+@compiled
+def _get_cached_block(pool, hash_lo, hash_hi, group_id):
+    return get_cached_block(pool, hash_lo, hash_hi, group_id)
+
+
 class BlockPool:
     """A pool for people: the compiled functions under vLLM's method names.
 
@@ -407,22 +435,22 @@ class BlockPool:
         """Raises KvsimError if fewer blocks are free."""
         if num_blocks > self.get_num_free_blocks():
             raise KvsimError(f"{num_blocks} blocks wanted, {self.get_num_free_blocks()} are free")
-        return [int(get_new_block(self.state)) for _ in range(num_blocks)]
+        return [int(_get_new_block(self.state)) for _ in range(num_blocks)]
 
     def touch(self, blocks: list[int]) -> None:
         for block in blocks:
-            touch(self.state, block)
+            _touch(self.state, block)
 
     def free_blocks(self, ordered_blocks: list[int]) -> None:
         """Give blocks back; the first in the list will be evicted first."""
         table = np.array(ordered_blocks[::-1], np.int32)
-        free_blocks_reversed(self.state, table, 0, len(table))
+        _free_blocks_reversed(self.state, table, 0, len(table))
 
     def cache_block(self, block: int, block_hash: bytes, num_tokens: int, group_id: int = 0) -> None:
-        insert_block_hash(self.state, block, *split_hash(block_hash), group_id, num_tokens)
+        _insert_block_hash(self.state, block, *split_hash(block_hash), group_id, num_tokens)
 
     def get_cached_block(self, block_hash: bytes, group_id: int = 0) -> int | None:
-        block = int(get_cached_block(self.state, *split_hash(block_hash), group_id))
+        block = int(_get_cached_block(self.state, *split_hash(block_hash), group_id))
         return None if block == NONE else block
 
     def reset_prefix_cache(self) -> bool:

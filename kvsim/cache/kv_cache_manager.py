@@ -40,7 +40,7 @@ from kvsim.cache.state import (
     SLIDING_WINDOW,
     ZERO,
 )
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled_part
 
 # ---------------------------------------------------------------- lookup
 
@@ -65,7 +65,7 @@ def lookup_enabled(kv, r):
     return enabled and kv.requests["skip_reading_prefix_cache"][r] == 0
 
 
-@compiled
+@compiled_part
 def get_computed_blocks(kv, r):
     """Hit tokens of a waiting request; the blocks are left in the row of hits.
 
@@ -301,7 +301,7 @@ def full_sequence_fits(kv, r, num_hit_tokens, watermark):
     return need + watermark <= kv.pool.scalars["num_free_blocks"][0]
 
 
-@compiled
+@compiled_part
 def allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, watermark):
     """Slots for `num_new_tokens` more tokens; false, and nothing taken, if there is no room.
 
@@ -336,7 +336,7 @@ def allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, 
     return True
 
 
-@compiled
+@compiled_part
 def free_request(kv, r):
     """Give the request's blocks back, group by group, last block first."""
     row = kv.requests["row"][r]
@@ -349,7 +349,7 @@ def free_request(kv, r):
     kv.requests["row"][r] = NONE
 
 
-@compiled
+@compiled_part
 def usage(kv):
     """Share of the usable blocks that live requests hold, 0..1 (`kv_cache_usage_perc`)."""
     usable = kv.pool.scalars["num_gpu_blocks"][0] - 1

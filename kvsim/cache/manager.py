@@ -16,10 +16,28 @@ from kvsim.cache.block_pool import free_queue, reset_prefix_cache
 from kvsim.cache.events import EventReader, KVCacheEvent
 from kvsim.cache.groups import KVCacheConfig, make_kv_state
 from kvsim.cache.hashing import BlockContent
-from kvsim.cache.kv_cache_manager import allocate_slots, free_request, get_computed_blocks, usage
+from kvsim.cache.kv_cache_manager import allocate_slots, free_request, get_computed_blocks
 from kvsim.cache.state import FREE_SLOT, HITS, NONE, REQUEST_DTYPE, RUNNING, WAITING, KVState
+from kvsim.compiled import compiled
 from kvsim.errors import KvsimError
 from kvsim.tokens import Segments, expand, num_tokens
+
+# Entries from Python, compiled only where they are used.
+
+
+@compiled
+def _get_computed_blocks(kv, r):
+    return get_computed_blocks(kv, r)
+
+
+@compiled
+def _allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, watermark):
+    return allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, watermark)
+
+
+@compiled
+def _free_request(kv, r):
+    free_request(kv, r)
 
 
 class KVCacheManager:
@@ -155,7 +173,7 @@ class KVCacheManager:
 
     def get_computed_blocks(self, request_id: str) -> tuple[list[list[int]], int]:
         """Cached blocks of a request's prefix, per group, and the tokens they hold. Changes nothing."""
-        hit = int(get_computed_blocks(self.state, self._slot(request_id)))
+        hit = int(_get_computed_blocks(self.state, self._slot(request_id)))
         lengths = self.state.groups["num_hit_blocks"]
         found = self.state.block_tables[HITS]
         return [row[:n].tolist() for row, n in zip(found, lengths, strict=True)], hit
@@ -170,9 +188,9 @@ class KVCacheManager:
         """
         slot = self._slot(request_id)
         admitted = self.requests["row"][slot] == NONE
-        hit = get_computed_blocks(self.state, slot) if admitted else np.int64(0)
+        hit = _get_computed_blocks(self.state, slot) if admitted else np.int64(0)
         sizes = np.int64(num_new_tokens), hit, np.int64(num_lookahead_tokens), np.int64(0)
-        if not allocate_slots(self.state, slot, *sizes):
+        if not _allocate_slots(self.state, slot, *sizes):
             return None
         self.requests["status"][slot] = RUNNING
         self.requests["num_computed_tokens"][slot] += hit + num_new_tokens
@@ -187,7 +205,7 @@ class KVCacheManager:
     def free(self, request_id: str) -> None:
         """Give a request's blocks back, last one first, and forget the request."""
         slot = self._slot(request_id)
-        free_request(self.state, slot)
+        _free_request(self.state, slot)
         self.release(slot)
 
     def get_block_ids(self, request_id: str) -> list[list[int]]:
@@ -205,7 +223,8 @@ class KVCacheManager:
     @property
     def usage(self) -> float:
         """Share of the usable blocks that live requests hold, 0..1."""
-        return float(usage(self.state))
+        pool = self.state.pool.scalars[0]
+        return 1.0 - float(pool["num_free_blocks"]) / float(pool["num_gpu_blocks"] - 1)
 
     def free_queue(self) -> list[int]:
         """Free block ids in the order in which they will be handed out."""

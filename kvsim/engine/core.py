@@ -14,14 +14,14 @@ from kvsim.cache.arena import Arena
 from kvsim.cache.block_hasher import BlockHasher, Hashes
 from kvsim.cache.events import KVCacheEvent
 from kvsim.cache.hashing import BlockContent, Feature
-from kvsim.cache.kv_cache_manager import usage
 from kvsim.cache.manager import KVCacheManager
 from kvsim.cache.state import NONE, RUNNING, KVState
+from kvsim.compiled import compiled
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.encoder_cache import init_encoder_cache
 from kvsim.engine.output import abort_request, update_from_output
 from kvsim.engine.queues import add_waiting
-from kvsim.engine.scheduler import has_requests, preempt_running_requests, schedule
+from kvsim.engine.scheduler import preempt_running_requests, schedule
 from kvsim.engine.state import (
     BATCH_DTYPE,
     ENCODER_ENTRY_DTYPE,
@@ -120,6 +120,19 @@ def _scalars(config: EngineConfig) -> NDArray[np.void]:
     for field in ("waiting_head", "waiting_tail", "first_finished", "last_finished"):
         s[field] = NONE
     return s
+
+
+# Entries from Python, compiled only where they are used.
+
+
+@compiled
+def _schedule(eng, now):
+    return schedule(eng, now)
+
+
+@compiled
+def _update_from_output(eng, now):
+    update_from_output(eng, now)
 
 
 class Scheduler:
@@ -231,7 +244,8 @@ class Scheduler:
 
     def has_unscheduled_work(self) -> bool:
         """Whether the next iteration schedules: unfinished requests, or ends still to report."""
-        return bool(has_requests(self.state))
+        s = self.state.scalars[0]
+        return bool(s["num_running"] + s["num_waiting"] + s["finished_to_flush"])
 
     def has_requests(self) -> bool:
         """Whether an iteration has anything to do: requests, ends to report, output to process."""
@@ -239,11 +253,11 @@ class Scheduler:
 
     def schedule(self, now: float = 0.0) -> int:
         """Decide the next batch; its number of tokens."""
-        return int(schedule(self.state, now))
+        return int(_schedule(self.state, now))
 
     def update_from_output(self, now: float = 0.0) -> None:
         """Process the oldest batch in flight."""
-        update_from_output(self.state, now)
+        _update_from_output(self.state, now)
 
     # ------------------------------------------------------------ views
 
@@ -313,7 +327,7 @@ class Scheduler:
             "blocks_allocated": int(kv["num_allocated"]),
             "blocks_evicted": int(kv["num_evicted"]),
             "blocks_cached": int(kv["num_cached"]),
-            "kv_cache_usage_perc": float(usage(self.kv)),
+            "kv_cache_usage_perc": self.kv_cache_manager.usage,
             "kv_cache_usage_perc_peak": float(s["peak_usage"]),
             "kv_cache_usage_perc_mean": float(s["usage_time"]) / busy if busy else 0.0,
             "num_requests_running": int(s["num_running"]),

@@ -227,7 +227,7 @@ def _propose_drafts(eng, entry, num_reqs):
             q["num_spec_tokens"][r] = drafts
 
 
-@compiled
+@compiled_part
 def update_from_output(eng, now):
     """Process the oldest batch in flight, which ended at `now`."""
     s, q = eng.scalars, eng.kv.requests

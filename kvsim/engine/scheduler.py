@@ -367,7 +367,7 @@ def _update_after_schedule(eng):
     s["finished_to_flush"][0] = 0
 
 
-@compiled
+@compiled_part
 def schedule(eng, now):
     """Decide the next batch and append it to the batches in flight; its number of tokens."""
     s = eng.scalars
@@ -391,7 +391,7 @@ def schedule(eng, now):
     return eng.batches["num_tokens"][b]
 
 
-@compiled
+@compiled_part
 def has_requests(eng):
     """Unfinished requests, or finished ones that the next step still has to report."""
     s = eng.scalars
