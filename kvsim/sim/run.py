@@ -91,8 +91,9 @@ class Simulation:
             raise
 
     def _arrive(self, request: Request) -> None:
-        number = self.log.arrive(request.request_id, request.arrival_time, request.num_prompt_tokens)
-        reason = refusal(self._config, request)
+        num_prompt_tokens = request.num_prompt_tokens
+        number = self.log.arrive(request.request_id, request.arrival_time, num_prompt_tokens)
+        reason = refusal(self._config, request, num_prompt_tokens)
         if reason is not None:
             self.first_refusal = self.first_refusal or reason
             self.log.refuse(number, reason)
@@ -105,11 +106,11 @@ class Simulation:
             self._on_progress(self.log.num_ended, self._num_requests, self.env.now)
 
 
-def refusal(config: EngineConfig, request: Request) -> str | None:
+def refusal(config: EngineConfig, request: Request, num_prompt_tokens: int) -> str | None:
     """Why a request can never run to its end, or None."""
     num_output_tokens = min(request.num_output_tokens, request.max_tokens)
     largest_image = max((feature.length for feature in request.features), default=0)
-    return config.refusal(request.num_prompt_tokens, num_output_tokens, largest_image)
+    return config.refusal(num_prompt_tokens, num_output_tokens, largest_image)
 
 
 def run_scenario(

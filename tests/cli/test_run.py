@@ -94,6 +94,13 @@ def test_equal_scenarios_give_equal_bytes(folder: Path) -> None:
     assert [path.name[:5] for path in (folder / "results").iterdir()] == ["tiny-"]
 
 
+def test_the_same_bytes_with_the_compiler_off(folder: Path) -> None:
+    assert call(folder, "run", "tiny.yaml")[0] == 0
+    first = contents(folder)
+    assert call(folder, "run", "tiny.yaml", env={"NUMBA_DISABLE_JIT": "1"})[0] == 0
+    assert contents(folder) == first
+
+
 def test_python_gives_the_same_as_the_command(folder: Path) -> None:
     assert call(folder, "run", "tiny.yaml", "--quiet")[0] == 0
     (results,) = (folder / "results").glob(FOLDER)
