@@ -119,6 +119,7 @@ def _refusal(refusal: KVCacheTooSmallError) -> dict[str, Any]:
 
 def observe_memory(case: Case, version: str = "0.33") -> dict[str, Any]:
     """All figures of a start-up memory case."""
+    case = {**case, **case.get("engine", {})}
     rules = rules_for(version)
     gpu, use = case["gpu"], case.get("engine_use", {})
     total, others = _bytes(gpu, "total_gib"), _bytes(gpu, "used_by_others_gib")

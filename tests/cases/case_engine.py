@@ -14,7 +14,8 @@ from kvsim.engine.state import NEW, RESUMED
 from kvsim.gpu.cases import observe_capacity
 from kvsim.results import CachingMetrics
 
-DRAFT_HEADS = ("eagle", "eagle3", "mtp")
+# Drafters with KV of their own look ahead, the others find their drafts in the text.
+DRAFTERS = {**dict.fromkeys(("eagle", "eagle3", "mtp"), "eagle"), "ngram": "ngram", "suffix": "ngram"}
 
 
 def engine_config(case: Case, requests: list[CaseRequest]) -> EngineConfig:
@@ -47,7 +48,7 @@ def _speculative(entry: Case | None) -> Case:
     unknown = entry.keys() - {"method", "num_speculative_tokens", "lookahead_block_hashes"}
     assert not unknown, f"speculative: unknown {sorted(unknown)}"
     return {
-        "spec_method": "eagle" if entry["method"] in DRAFT_HEADS else entry["method"],
+        "spec_method": DRAFTERS[entry["method"]],
         "num_speculative_tokens": entry["num_speculative_tokens"],
         "disable_lookahead_block_hashes": not entry.get("lookahead_block_hashes", True),
     }

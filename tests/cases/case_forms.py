@@ -20,7 +20,14 @@ DEFAULTS = {
     "num_gpu_blocks": 10_000,
     "prefix_caching_hash_algo": "sha256",
 }
-WITHOUT_EFFECT = {"kv_cache_dtype", "gpu_memory_utilization", "tensor_parallel_size", "dtype", "seed"}
+WITHOUT_EFFECT = {
+    "dtype",
+    "enforce_eager",
+    "gpu_memory_utilization",
+    "kv_cache_dtype",
+    "seed",
+    "tensor_parallel_size",
+}
 REQUEST_KEYS = {"id", "prompt", "max_tokens", "cache_salt", "lora", "priority", "prompt_logprobs"}
 STUCK = 8  # steps in a row that schedule nothing: it will never go on
 
@@ -81,7 +88,9 @@ def observe_engine(case: Case, run: Run, metrics: Any) -> Case:
     if "prompts_sent_twice" in case:
         return {"second_cached_tokens": _second_hits(case, run)}
     if isinstance(case["requests"], dict):
-        return _rounds(case, case["requests"], run)
+        form = dict(case["requests"])
+        case = {**case, "send": form.pop("send", case.get("send", "sequential"))}
+        return _rounds(case, form, run) if "each" in form else _numbered(case, form, run)
     prompts = Prompts()
     return run(case, [read_request(entry, prompts) for entry in case["requests"]])
 
@@ -99,6 +108,17 @@ def _rounds(case: Case, form: Case, run: Run) -> Case:
     seen = run(case, requests)
     later = list(seen["cached_tokens"].values())[len(each) :]
     return {**seen, "cached_tokens_after_round_1": later}
+
+
+def _numbered(case: Case, form: Case, run: Run) -> Case:
+    """`requests: {count, prompt}`: `{i}` in the prompt is the number of the request, from 0."""
+    prompts = Prompts()
+    shared = {key: value for key, value in form.items() if key != "count"}
+    requests = [
+        read_request({**shared, "id": str(i), "prompt": form["prompt"].replace("{i}", str(i))}, prompts)
+        for i in range(form["count"])
+    ]
+    return run(case, requests)
 
 
 def _second_hits(case: Case, run: Run) -> dict[str, int]:
