@@ -6,6 +6,7 @@ unnoticed. The cache folder is therefore named by a digest of every source file 
 hold compiled code, so any edit starts a fresh folder.
 """
 
+import functools
 import hashlib
 import os
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import config
 
 _PACKAGE = Path(__file__).parent
@@ -61,11 +63,14 @@ def is_warm() -> bool:
 
 
 def _njit(function: Callable[..., Any], **options: bool) -> Any:
-    njit: Any = numba.njit  # its type hints do not know the wrapper options
+    njit: Any = numba.njit  # its type hints do not know all options
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
     try:
-        return njit(cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
+        # Compiled code allocates nothing, so arrays need no reference counts (_nrt).
+        return njit(
+            cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, _nrt=False, **options
+        )(function)
     finally:
         numba_config.CACHE_DIR = before
 
@@ -73,9 +78,17 @@ def _njit(function: Callable[..., Any], **options: bool) -> Any:
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile with numba, to be called from Python; the machine code is cached in `CACHE_FOLDER`.
 
-    With ``NUMBA_DISABLE_JIT=1`` the function comes back unchanged and runs as Python.
+    With ``NUMBA_DISABLE_JIT=1`` the same function runs as Python, slowly, for debugging.
     """
-    return _njit(function)
+    if not numba_config.DISABLE_JIT:
+        return _njit(function)
+
+    @functools.wraps(function)
+    def interpreted(*args: Any) -> Any:
+        with np.errstate(over="ignore"):  # unsigned overflow is meant
+            return function(*args)
+
+    return interpreted
 
 
 def compiled_part(function: Callable[..., Any]) -> Any:

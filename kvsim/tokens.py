@@ -62,8 +62,7 @@ def num_tokens(segments: Segments) -> int:
 def expand(segments: Segments) -> NDArray[np.int64]:
     """Token ids of all segments, shape (num_tokens,)."""
     out = np.empty(num_tokens(segments), np.int64)
-    with np.errstate(over="ignore"):  # the compiler off: unsigned overflow is meant
-        fill_tokens(segments, out)
+    fill_tokens(segments, out)
     return out
 
 

@@ -50,8 +50,7 @@ class FastBlockHasher:
         n = max(num_tokens(segments) - self.lookahead, 0) // self.block_size
         out = np.empty((n, 2), np.uint64)
         if n:
-            with np.errstate(over="ignore"):  # the compiler off: unsigned overflow is meant
-                self._fill(segments, content, out)
+            self._fill(segments, content, out)
         return with_coarse_keys(out, self._coarse_scales, self._join)
 
     def _fill(self, segments: Segments, content: BlockContent, out: Hashes) -> None:
@@ -116,8 +115,7 @@ class FastBlockHasher:
     @staticmethod
     def _join(fine: Hashes, scale: int) -> Hashes:
         out = np.empty((len(fine) // scale, 2), np.uint64)
-        with np.errstate(over="ignore"):
-            join_hashes(fine, scale, out)
+        join_hashes(fine, scale, out)
         return out
 
 

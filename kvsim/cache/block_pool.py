@@ -1,23 +1,28 @@
-"""The block pool: free queue, reference counts and the map from block hash to blocks.
+"""The block pool: blocks handed out, shared, given back; cached content evicted on the way.
 
-Followed: vLLM 0.33.0 `v1/core/block_pool.py` and `FreeKVCacheBlockQueue` of
-`v1/core/kv_cache_utils.py`. Not reproduced: reuse watchers, several pools.
+Followed: vLLM 0.33.0 `v1/core/block_pool.py`. Not reproduced: reuse watchers, several pools.
 
 A block hash is 128 bits here: the first 16 bytes of vLLM's digest, or kvsim's own chain.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvsim.cache.block_map import (
+    get_cached_block,
+    has_hash,
+    init_entries,
+    insert_block_hash,
+    remove_cached_block_hashes,
+)
+from kvsim.cache.event_log import log
+from kvsim.cache.free_queue import append_free, free_queue, insert_free, link, remove_free
 from kvsim.cache.state import (
     BLOCK_DTYPE,
     CACHE_DTYPE,
     LOG_CLEARED,
     LOG_DTYPE,
-    LOG_EVICTED,
     LOG_OFF,
     LOG_ON,
-    LOG_REMOVED,
     NO_HASH,
     NONE,
     NULL_BLOCK,
@@ -28,232 +33,7 @@ from kvsim.compiled import compiled, compiled_part
 from kvsim.errors import KvsimError
 from kvsim.rules import rules_for
 
-_GROUP_MIX = np.uint64(0x9E3779B97F4A7C15)
 _EXTRA_ENTRIES = 4  # spare cache-map entries per block, for partial tail entries
-
-
-# ---------------------------------------------------------------- log
-
-
-@compiled_part
-def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
-    """Append one record; what does not fit is counted, and the owner of the log raises."""
-    p = pool.scalars
-    if p["log_level"][0] == LOG_OFF:
-        return
-    n = p["log_len"][0]
-    if n == len(pool.log):
-        p["log_lost"][0] += 1
-        return
-    pool.log["kind"][n] = kind
-    pool.log["group_id"][n] = group_id
-    pool.log["request"][n] = request
-    pool.log["first"][n] = first
-    pool.log["last"][n] = last
-    pool.log["hash_lo"][n] = hash_lo
-    pool.log["hash_hi"][n] = hash_hi
-    p["log_len"][0] = n + 1
-
-
-# ---------------------------------------------------------------- free queue
-
-
-@compiled_part
-def _link(blocks, left, right):
-    blocks["next_free_block"][left] = right
-    blocks["prev_free_block"][right] = left
-
-
-@compiled_part
-def remove_free(pool, block):
-    """Take a block out of the middle of the free queue."""
-    blocks = pool.blocks
-    _link(blocks, np.int64(blocks["prev_free_block"][block]), np.int64(blocks["next_free_block"][block]))
-    pool.scalars["num_free_blocks"][0] -= 1
-
-
-@compiled_part
-def insert_free(pool, after, block):
-    """Put a block into the free queue behind `after` (a block or the head sentinel)."""
-    blocks = pool.blocks
-    _link(blocks, block, np.int64(blocks["next_free_block"][after]))
-    _link(blocks, after, block)
-    pool.scalars["num_free_blocks"][0] += 1
-
-
-@compiled_part
-def append_free(pool, block):
-    tail = pool.scalars["num_gpu_blocks"][0] + 1
-    insert_free(pool, np.int64(pool.blocks["prev_free_block"][tail]), block)
-
-
-# ---------------------------------------------------------------- hash -> blocks
-
-
-@compiled_part
-def _bucket(pool, hash_lo, group_id):
-    mixed = hash_lo ^ (np.uint64(group_id) * _GROUP_MIX)
-    return np.int64(mixed & np.uint64(pool.scalars["bucket_mask"][0]))
-
-
-@compiled_part
-def find_entry(pool, hash_lo, hash_hi, group_id):
-    """The oldest entry under a key, or NONE."""
-    blocks = pool.blocks
-    e = np.int64(blocks["bucket"][_bucket(pool, hash_lo, group_id)])
-    while e != NONE:
-        if (
-            blocks["hash_lo"][e] == hash_lo
-            and blocks["hash_hi"][e] == hash_hi
-            and blocks["group_id"][e] == group_id
-        ):
-            return e
-        e = np.int64(blocks["bucket_next"][e])
-    return e
-
-
-@compiled_part
-def get_cached_block(pool, hash_lo, hash_hi, group_id):
-    """The block that has held this content longest, or NONE."""
-    e = find_entry(pool, hash_lo, hash_hi, group_id)
-    return e if e == NONE else np.int64(pool.blocks["block_id"][e])
-
-
-@compiled_part
-def _insert_entry(pool, e, block, hash_lo, hash_hi, group_id, num_tokens):
-    blocks = pool.blocks
-    blocks["block_id"][e] = block
-    blocks["hash_lo"][e] = hash_lo
-    blocks["hash_hi"][e] = hash_hi
-    blocks["group_id"][e] = group_id
-    blocks["hash_num_tokens"][e] = num_tokens
-    blocks["newer"][e] = NONE
-    oldest = find_entry(pool, hash_lo, hash_hi, group_id)
-    if oldest != NONE:  # the same content again: kept beside the older block, never merged
-        newest = blocks["newest"][oldest]
-        blocks["newer"][newest] = e
-        blocks["older"][e] = newest
-        blocks["newest"][oldest] = e
-        return
-    at = _bucket(pool, hash_lo, group_id)
-    following = pool.blocks["bucket"][at]
-    blocks["older"][e] = NONE
-    blocks["newest"][e] = e
-    blocks["bucket_prev"][e] = NONE
-    blocks["bucket_next"][e] = following
-    if following != NONE:
-        blocks["bucket_prev"][following] = e
-    pool.blocks["bucket"][at] = e
-    pool.scalars["num_cached_keys"][0] += 1
-
-
-@compiled_part
-def _replace_in_bucket(pool, e, by):
-    """Put entry `by` (or nothing) in the place of `e` in its bucket chain."""
-    blocks = pool.blocks
-    before, after = blocks["bucket_prev"][e], blocks["bucket_next"][e]
-    left = after if by == NONE else by
-    right = before if by == NONE else by
-    if by != NONE:
-        blocks["bucket_prev"][by] = before
-        blocks["bucket_next"][by] = after
-    if before == NONE:
-        group_id = np.int64(blocks["group_id"][e])
-        pool.blocks["bucket"][_bucket(pool, blocks["hash_lo"][e], group_id)] = left
-    else:
-        blocks["bucket_next"][before] = left
-    if after != NONE:
-        blocks["bucket_prev"][after] = right
-
-
-@compiled_part
-def _remove_entry(pool, e):
-    blocks = pool.blocks
-    group_id, lo, hi = np.int64(blocks["group_id"][e]), blocks["hash_lo"][e], blocks["hash_hi"][e]
-    older, newer = np.int64(blocks["older"][e]), np.int64(blocks["newer"][e])
-    if older == NONE:
-        if newer != NONE:
-            blocks["newest"][newer] = blocks["newest"][e]
-            blocks["older"][newer] = NONE
-        else:
-            pool.scalars["num_cached_keys"][0] -= 1
-        _replace_in_bucket(pool, e, newer)
-    else:
-        blocks["newer"][older] = newer
-        if newer != NONE:
-            blocks["older"][newer] = older
-        else:
-            blocks["newest"][find_entry(pool, lo, hi, group_id)] = older
-    log(pool, LOG_REMOVED, group_id, ZERO, ZERO, ZERO, lo, hi)
-    blocks["hash_num_tokens"][e] = 0
-
-
-@compiled_part
-def has_hash(pool, block):
-    return pool.blocks["hash_num_tokens"][block] > 0
-
-
-@compiled_part
-def carries_key(pool, block, hash_lo, hash_hi, group_id):
-    """Whether one of the block's own entries has this key."""
-    blocks = pool.blocks
-    if not has_hash(pool, block):
-        return False
-    e = np.int64(block)
-    while e != NONE:
-        if (
-            blocks["hash_lo"][e] == hash_lo
-            and blocks["hash_hi"][e] == hash_hi
-            and blocks["group_id"][e] == group_id
-        ):
-            return True
-        e = np.int64(blocks["extra"][e])
-    return False
-
-
-@compiled_part
-def insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
-    """Make a block reachable under a key: its first one, or a further one."""
-    if carries_key(pool, block, hash_lo, hash_hi, group_id):
-        return
-    if not has_hash(pool, block):
-        pool.blocks["extra"][block] = NONE
-        _insert_entry(pool, block, block, hash_lo, hash_hi, group_id, num_tokens)
-        pool.scalars["num_cached"][0] += 1
-        return
-    e = pool.scalars["spare"][0]
-    if e == NONE:
-        return  # as many further keys as there is room for; they are never hit without Mamba groups
-    pool.scalars["spare"][0] = pool.blocks["extra"][e]
-    _insert_entry(pool, e, block, hash_lo, hash_hi, group_id, num_tokens)
-    last = np.int64(block)
-    while pool.blocks["extra"][last] != NONE:
-        last = np.int64(pool.blocks["extra"][last])
-    pool.blocks["extra"][e] = NONE
-    pool.blocks["extra"][last] = e
-
-
-@compiled_part
-def remove_cached_block_hashes(pool, block):
-    """Drop every key of a block; true if it had any."""
-    if not has_hash(pool, block):
-        return False
-    blocks = pool.blocks
-    log(pool, LOG_EVICTED, ZERO, ZERO, block, ZERO, NO_HASH, NO_HASH)
-    pool.scalars["num_evicted"][0] += 1
-    _remove_entry(pool, block)
-    e = np.int64(blocks["extra"][block])
-    blocks["extra"][block] = NONE
-    while e != NONE:
-        following = np.int64(blocks["extra"][e])
-        _remove_entry(pool, e)
-        blocks["extra"][e] = pool.scalars["spare"][0]
-        pool.scalars["spare"][0] = e
-        e = following
-    return True
-
-
-# ---------------------------------------------------------------- allocate, touch, free
 
 
 @compiled_part
@@ -319,22 +99,11 @@ def reset_prefix_cache(pool):
     return True
 
 
-@compiled_part
-def init_entries(pool):
-    n = pool.scalars["num_gpu_blocks"][0]
-    pool.blocks["bucket"][:] = NONE
-    pool.scalars["num_cached_keys"][0] = 0
-    first, end = n + 2, pool.scalars["end_of_entries"][0]
-    pool.scalars["spare"][0] = first if first < end else NONE
-    for e in range(first, end):
-        pool.blocks["extra"][e] = e + 1 if e + 1 < end else NONE
-
-
 @compiled
 def init_pool(pool):
     """All blocks free in the order of their ids, then block 0 taken as the null block."""
     n = pool.scalars["num_gpu_blocks"][0]
-    _link(pool.blocks, n, n + 1)
+    link(pool.blocks, n, n + 1)
     pool.scalars["num_free_blocks"][0] = 0
     for block in range(n):
         pool.blocks["block_id"][block] = block
@@ -461,13 +230,3 @@ def split_hash(block_hash: bytes) -> tuple[np.uint64, np.uint64]:
     """The two words of the first 16 bytes of a digest."""
     lo, hi = np.frombuffer(block_hash[:16], "<u8")
     return np.uint64(lo), np.uint64(hi)
-
-
-def free_queue(pool: PoolState) -> list[int]:
-    n = int(pool.scalars["num_gpu_blocks"][0])
-    following: NDArray[np.int32] = pool.blocks["next_free_block"]
-    out, block = [], int(following[n])
-    while block != n + 1:
-        out.append(block)
-        block = int(following[block])
-    return out

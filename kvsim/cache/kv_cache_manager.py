@@ -7,16 +7,9 @@ Mamba and cross-attention groups, copy on write.
 
 import numpy as np
 
-from kvsim.cache.block_pool import (
-    carries_key,
-    free_blocks_reversed,
-    get_new_block,
-    has_hash,
-    insert_block_hash,
-    log,
-    remove_cached_block_hashes,
-    touch,
-)
+from kvsim.cache.block_map import carries_key, has_hash, insert_block_hash, remove_cached_block_hashes
+from kvsim.cache.block_pool import free_blocks_reversed, get_new_block, touch
+from kvsim.cache.event_log import log
 from kvsim.cache.lookup import (
     blocks_for_window_hit,
     cdiv,

@@ -5,7 +5,7 @@ Followed: `find_longest_cache_hit` of vLLM 0.33.0 `v1/core/single_type_kv_cache_
 `groups['num_hit_blocks']`.
 """
 
-from kvsim.cache.block_pool import get_cached_block
+from kvsim.cache.block_map import get_cached_block
 from kvsim.cache.state import CHUNKED_LOCAL, FULL, HITS, NONE, NULL_BLOCK, SLIDING_WINDOW, ZERO
 from kvsim.compiled import compiled_part
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from kvsim.cache.arena import Arena
 from kvsim.cache.block_hasher import Hashes, make_block_hasher
-from kvsim.cache.block_pool import free_queue, reset_prefix_cache
+from kvsim.cache.block_pool import reset_prefix_cache
 from kvsim.cache.events import EventReader, KVCacheEvent
+from kvsim.cache.free_queue import free_queue
 from kvsim.cache.groups import KVCacheConfig, make_kv_state
 from kvsim.cache.hashing import BlockContent
 from kvsim.cache.kv_cache_manager import allocate_slots, free_request, get_computed_blocks

@@ -13,14 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvsim.cache.block_hasher import make_block_hasher
-from kvsim.cache.block_pool import (
-    free_blocks_reversed,
-    get_cached_block,
-    get_new_block,
-    insert_block_hash,
-    make_pool,
-    touch,
-)
+from kvsim.cache.block_map import get_cached_block, insert_block_hash
+from kvsim.cache.block_pool import free_blocks_reversed, get_new_block, make_pool, touch
 from kvsim.cache.hashing import BlockContent
 from kvsim.cache.state import NONE, ZERO, PoolState
 from kvsim.compiled import compiled

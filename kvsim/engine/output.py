@@ -8,7 +8,7 @@ follows from its pattern or from the engine's acceptance rate. The scheduler nev
 
 import numpy as np
 
-from kvsim.cache.block_pool import log
+from kvsim.cache.event_log import log
 from kvsim.cache.kv_cache_manager import cache_blocks, free_request
 from kvsim.cache.state import (
     FINISHED_ABORTED,

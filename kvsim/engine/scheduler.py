@@ -4,7 +4,7 @@ Followed: vLLM 0.33.0 `v1/core/sched/scheduler.py` (`schedule`, `_preempt_reques
 `_update_after_schedule`) and `async_scheduler.py`; 0.16.0 where the scalars say so.
 """
 
-from kvsim.cache.block_pool import log
+from kvsim.cache.event_log import log
 from kvsim.cache.kv_cache_manager import (
     allocate_slots,
     free_request,
@@ -15,9 +15,8 @@ from kvsim.cache.kv_cache_manager import (
 )
 from kvsim.cache.state import LOG_PREEMPTED, NO_HASH, NONE, PREEMPTED, RUNNING, WAITING, ZERO
 from kvsim.compiled import compiled, compiled_part
+from kvsim.engine.batch import add_to_batch, new_batch_index, schedule_encoder, take_from_batch
 from kvsim.engine.encoder_cache import (
-    allocate_encoder_inputs,
-    embeds_to_encode,
     forget_schedule,
     free_all_encoder_inputs,
     free_passed_encoder_inputs,
@@ -31,63 +30,6 @@ from kvsim.engine.queues import (
     remove_waiting,
 )
 from kvsim.engine.state import CONTINUED, NEW, PRIORITY, RESUMED
-
-# ---------------------------------------------------------------- the batch being built
-
-
-@compiled_part
-def new_batch_index(eng):
-    """Ring position of the batch that is being scheduled."""
-    return (eng.scalars["first_batch"][0] + eng.scalars["num_batches"][0]) % len(eng.batches)
-
-
-@compiled_part
-def _add_to_batch(eng, r, num_new, num_spec, origin):
-    b = new_batch_index(eng)
-    n = eng.batches["num_reqs"][b]
-    row = eng.scheduled[b]
-    row["uid"][n] = eng.kv.requests["uid"][r]
-    row["request"][n] = r
-    row["num_scheduled_tokens"][n] = num_new
-    row["num_computed_tokens"][n] = eng.kv.requests["num_computed_tokens"][r]
-    row["num_spec_tokens"][n] = num_spec
-    row["origin"][n] = origin
-    eng.batches["num_reqs"][b] = n + 1
-    eng.batches["num_tokens"][b] += num_new
-    eng.scalars["token_budget"][0] -= num_new
-
-
-@compiled_part
-def _take_from_batch(eng, r):
-    """Undo the scheduling of a request in this step; its tokens return to the budgets."""
-    b = new_batch_index(eng)
-    row = eng.scheduled[b]
-    n = eng.batches["num_reqs"][b]
-    at = NONE
-    for i in range(n):
-        if row["request"][i] == r:
-            at = i
-    if at == NONE:
-        return False
-    num_new = row["num_scheduled_tokens"][at]
-    for i in range(at, n - 1):
-        row[i] = row[i + 1]
-    eng.batches["num_reqs"][b] = n - 1
-    eng.batches["num_tokens"][b] -= num_new
-    eng.scalars["token_budget"][0] += num_new
-    eng.scalars["encoder_budget"][0] += embeds_to_encode(eng, r)
-    eng.batches["num_encoder_tokens"][b] -= embeds_to_encode(eng, r)
-    return True
-
-
-@compiled_part
-def _schedule_encoder(eng, r, num_embeds):
-    if num_embeds == 0:
-        return
-    eng.scalars["encoder_budget"][0] -= num_embeds
-    eng.batches["num_encoder_tokens"][new_batch_index(eng)] += num_embeds
-    allocate_encoder_inputs(eng, r)
-
 
 # ---------------------------------------------------------------- preemption
 
@@ -127,7 +69,7 @@ def _preempt_victim(eng, index):
         victim_index = lowest_priority_running(eng)
         victim = eng.seats["running"][victim_index]
         remove_running_at(eng, victim_index)
-        was_scheduled = _take_from_batch(eng, victim)
+        was_scheduled = take_from_batch(eng, victim)
         # 0.16 steps back only for a victim of this step's batch, and so may pass one request over.
         if victim_index < index and (was_scheduled or s["self_preemption_continues"][0]):
             index -= 1
@@ -210,8 +152,8 @@ def _schedule_running(eng):
             break
         if q["is_prefill_chunk"][r]:
             s["prefill_scheduled"][0] = 1
-        _add_to_batch(eng, r, num_new, _scheduled_drafts(eng, r, num_new), CONTINUED)
-        _schedule_encoder(eng, r, num_embeds)
+        add_to_batch(eng, r, num_new, _scheduled_drafts(eng, r, num_new), CONTINUED)
+        schedule_encoder(eng, r, num_embeds)
         index += 1
     s["num_scheduled_running"][0] = eng.batches["num_reqs"][new_batch_index(eng)]
 
@@ -298,8 +240,8 @@ def _admit(eng, r, hit, num_new, num_spec, num_embeds, now):
     if q["num_cached_tokens"][r] < 0:
         q["num_cached_tokens"][r] = hit
         q["first_scheduled_time"][r] = now
-    _add_to_batch(eng, r, num_new, num_spec, origin)
-    _schedule_encoder(eng, r, num_embeds)
+    add_to_batch(eng, r, num_new, num_spec, origin)
+    schedule_encoder(eng, r, num_embeds)
 
 
 @compiled_part

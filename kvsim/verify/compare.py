@@ -8,8 +8,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import KvsimError
 from kvsim.rules import rules_for
@@ -145,15 +143,14 @@ def verify_trace(path: Path) -> Verdict:
     difference = first_difference(ours, {key: header.get(key) for key in ours})
     if difference:
         return Verdict(path, len(recorded) - 1, f"header, {difference}")
-    with np.errstate(over="ignore"):  # the compiler off: unsigned overflow is meant
-        for theirs, mine in zip_longest(recorded, Replay(scenario, config, none_hash)):
-            if mine is None or theirs is None:
-                extent = "fewer" if mine is None else "more"
-                return Verdict(path, len(recorded) - 1, f"ours has {extent} lines")
-            where = f"step {theirs.get('t')}" if theirs["type"] == "step" else "end"
-            difference = first_difference(mine, theirs)
-            if difference:
-                return Verdict(path, len(recorded) - 1, f"{where}, {difference}")
+    for theirs, mine in zip_longest(recorded, Replay(scenario, config, none_hash)):
+        if mine is None or theirs is None:
+            extent = "fewer" if mine is None else "more"
+            return Verdict(path, len(recorded) - 1, f"ours has {extent} lines")
+        where = f"step {theirs.get('t')}" if theirs["type"] == "step" else "end"
+        difference = first_difference(mine, theirs)
+        if difference:
+            return Verdict(path, len(recorded) - 1, f"{where}, {difference}")
     return Verdict(path, len(recorded) - 1)
 
 

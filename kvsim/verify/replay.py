@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.block_hasher import VllmBlockHasher
-from kvsim.cache.block_pool import free_queue
 from kvsim.cache.events import AllBlocksCleared, BlockRemoved, KVCacheEvent
+from kvsim.cache.free_queue import free_queue
 from kvsim.cache.hashing import BlockContent, make_block_hash_with_group_id
 from kvsim.cache.state import (
     LOG_EVICTED,
@@ -112,7 +112,9 @@ class Replay:
         if isinstance(event, BlockRemoved):
             return {"removed": hashes, **group}
         parent = event.parent_block_hash
-        extras: Any = event.extra_keys and [keys and [_listed(key) for key in keys] for keys in event.extra_keys]
+        extras: Any = event.extra_keys and [
+            keys and [_listed(key) for key in keys] for keys in event.extra_keys
+        ]
         return {
             "stored": hashes,
             "parent": None if parent is None else f"{parent:016x}",

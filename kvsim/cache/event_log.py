@@ -1,0 +1,24 @@
+"""The log of a pool: what happened to blocks and requests, as numbers, in order."""
+
+from kvsim.cache.state import LOG_OFF
+from kvsim.compiled import compiled_part
+
+
+@compiled_part
+def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
+    """Append one record; what does not fit is counted, and the owner of the log raises."""
+    p = pool.scalars
+    if p["log_level"][0] == LOG_OFF:
+        return
+    n = p["log_len"][0]
+    if n == len(pool.log):
+        p["log_lost"][0] += 1
+        return
+    pool.log["kind"][n] = kind
+    pool.log["group_id"][n] = group_id
+    pool.log["request"][n] = request
+    pool.log["first"][n] = first
+    pool.log["last"][n] = last
+    pool.log["hash_lo"][n] = hash_lo
+    pool.log["hash_hi"][n] = hash_hi
+    p["log_len"][0] = n + 1
