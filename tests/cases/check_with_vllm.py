@@ -74,6 +74,7 @@ class VllmRun:
         self.requests, self.live, self.finished = {}, {}, []
         self.hits, self.admitted, self.resumed, self.queues, self.usage = {}, {}, {}, [], []
         self.by_id = {r.id: r for r in requests}
+        self.free_request, self.sched._free_request = self.sched._free_request, self.ended
         self.loras = {}
         for group in [requests] if is_together(case) else [[r] for r in requests]:
             for r in group:
@@ -162,14 +163,15 @@ class VllmRun:
                 DraftTokenIds(req_ids=names, draft_token_ids=[[7] * k] * len(names))
             )
 
+    def ended(self, request, **options):
+        self.finished.append(request.request_id)
+        del self.live[request.request_id]
+        return self.free_request(request, **options)
+
     def published(self, batch):
         self.events.update(type(event).__name__ for event in batch.events)
 
     def note_state(self):
-        done = [name for name, r in self.live.items() if r.is_finished()]
-        self.finished += done
-        for name in done:
-            del self.live[name]
         queues = {"running": self.sched.running, "waiting": self.sched.waiting}
         names = {key: [r.request_id for r in queue] for key, queue in queues.items()}
         self.queues.append({**names, "finished": list(self.finished)})
