@@ -73,7 +73,8 @@ class FastBlockHasher:
             ("cache_salt", content.cache_salt) if content.cache_salt else None,
         ):
             if key:
-                root = mix_words(*root, *map(np.uint64, _words(*key)))
+                lo, hi = mix_words(*root, *map(np.uint64, _words(*key)))
+                root = np.uint64(lo), np.uint64(hi)  # compiled code returns Python's own integers
         return root
 
     def _extra_words(self, content: BlockContent, num_blocks: int) -> tuple[NDArray[np.int64], Hashes]:
