@@ -22,7 +22,7 @@ def run_command(
 ) -> None:
     """Raises `KvsimError` for bad input, before anything is written."""
     scenario = load_scenario(file, overrides, trace)
-    with _progress_bar(Console(stderr=True, quiet=quiet)) as on_progress:
+    with _progress_bar(Console(stderr=True, quiet=quiet), cold=not compiled.is_warm()) as on_progress:
         result, folder = run_to_folder(scenario, results_dir, on_progress)
     out = Console(highlight=False)
     if quiet:
@@ -33,11 +33,11 @@ def run_command(
 
 
 @contextmanager
-def _progress_bar(console: Console) -> Iterator[OnProgress]:
+def _progress_bar(console: Console, cold: bool) -> Iterator[OnProgress]:
     """Ended requests of all; only on a terminal, and gone when the run ends.
 
-    The first request to enter an engine is where compiling would begin: nothing can be wrong
-    with the input from there on but a later trace line.
+    `cold`: say that compiling begins, when the first request enters an engine: from there on
+    nothing can be wrong with the input but a later trace line.
     """
     columns = (
         TextColumn("simulating"),
@@ -53,7 +53,7 @@ def _progress_bar(console: Console) -> Iterator[OnProgress]:
 
         def on_progress(done: int, total: int | None, now: float) -> None:
             nonlocal next_update
-            if next_update == 0.0 and not compiled.is_warm():
+            if next_update == 0.0 and cold:
                 console.print(COMPILING, soft_wrap=True)
             if time.monotonic() >= next_update:
                 next_update = time.monotonic() + SECONDS_PER_UPDATE

@@ -151,18 +151,16 @@ def test_a_reader_that_goes_away_is_not_a_crash(folder: Path) -> None:
     assert "summary.json" in contents(folder)
 
 
-def test_the_first_run_says_that_it_compiles(folder: Path, monkeypatch, capfd) -> None:
-    from kvsim import compiled
-    from kvsim.cli.main import main
-
-    monkeypatch.chdir(folder)
-    for warm, lines in ((False, 1), (True, 0)):
-        monkeypatch.setattr(compiled, "is_warm", lambda warm=warm: warm)
-        with pytest.raises(SystemExit) as ended:
-            main(["run", "tiny.yaml"])
-        assert not ended.value.code
-        err = capfd.readouterr().err
-        assert err.count("compiling once for this machine (about a minute)") == lines
+def test_the_first_run_ever_says_that_it_compiles(folder: Path) -> None:
+    fresh = {"KVSIM_CACHE_DIR": str(folder / "cache")}
+    code, _, err = call(folder, "run", "tiny.yaml", "--set", "engine.max_model_len=100", env=fresh)
+    assert (code, len(err.splitlines())) == (2, 1)  # all refused: no word about compiling
+    for lines in (1, 0):
+        code, _, err = call(folder, "run", "tiny.yaml", env=fresh)
+        assert code == 0
+        assert (
+            err.count("compiling once for this machine (about a minute); later runs start at once") == lines
+        )
 
 
 def test_version_and_help() -> None:
