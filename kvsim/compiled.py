@@ -94,6 +94,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 def compiled_part(function: Callable[..., Any]) -> Any:
     """Like `compiled`, for functions that only compiled code calls.
 
-    Without the entry from Python, which unpacks a dozen arrays, they compile in half the time.
+    Without the entry from Python, which unpacks a dozen arrays, they compile in half the time;
+    so Python must not call them (the process would crash, not raise).
     """
     return _njit(function, no_cpython_wrapper=True)

@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled
 
 Segments = NDArray[np.uint64]
 
@@ -26,7 +26,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-@compiled_part
+@compiled
 def mix64(x: np.uint64) -> np.uint64:
     """A bijective 64-bit finaliser (splitmix64, Steele et al., OOPSLA 2014)."""
     x = (x ^ (x >> _S30)) * _MIX1
@@ -34,7 +34,7 @@ def mix64(x: np.uint64) -> np.uint64:
     return x ^ (x >> _S31)
 
 
-@compiled_part
+@compiled
 def token_at(stream: np.uint64, index: np.uint64) -> np.uint64:
     """Token id number `index` of a stream."""
     if stream == np.uint64(PLACEHOLDER_STREAM):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kvsim.cache.groups import KVCacheConfig, KVGroup
@@ -146,15 +147,17 @@ class EngineConfig:
             log_capacity=self.log_capacity,
         )
 
+    @cached_property
+    def _block_limits(self) -> tuple[tuple[int, int], ...]:
+        """Block size and most blocks of one request (below 0: no limit), per group."""
+        kv = self.kv_cache_config()
+        sizes = zip(kv.groups, kv.group_block_sizes, strict=True)
+        return tuple((size, kv.max_admission_blocks(group, size)) for group, size in sizes)
+
     def blocks_for(self, num_tokens: int) -> int:
         """Most blocks that a request of that many tokens holds at once, over all groups."""
-        kv = self.kv_cache_config()
-        total = 0
-        for group, size in zip(kv.groups, kv.group_block_sizes, strict=True):
-            cap = kv.max_admission_blocks(group, size)
-            need = math.ceil(num_tokens / size)
-            total += need if cap < 0 else min(need, cap)
-        return total
+        needs = ((math.ceil(num_tokens / size), cap) for size, cap in self._block_limits)
+        return sum(need if cap < 0 else min(need, cap) for need, cap in needs)
 
     @property
     def encoder_budget(self) -> int:

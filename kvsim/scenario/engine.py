@@ -21,9 +21,7 @@ Bytes = Annotated[int, Field(ge=1, le=MAX_BYTES)]
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
-KVCacheDtype = Literal[
-    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"
-]
+KVCacheDtype = Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"]
 Dtype = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
 HashAlgo = Literal["fast", "sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]
 

@@ -86,5 +86,3 @@ def locate(where: Where, problem: str, further: int, place: Callable[[Where], st
     """The whole line."""
     more = f" (+{further} more)" if further else ""
     return f"{place(where)}: {'.'.join(where)}: {problem}{more}"
-
-
