@@ -85,7 +85,7 @@ class Instance:
     def _serve(self) -> Generator[simpy.Event, None, None]:
         env, core, steps = self._env, self.core, 0
         while True:
-            until = core.step(env.now)
+            until = core.step(env.now) if core.has_requests() else IDLE
             if until == IDLE:
                 self._collect()
                 self._wake_up = env.event()
