@@ -16,7 +16,7 @@ _COMMON = {
 
 def search(examples: int, steps: int = 40) -> settings:
     if os.environ.get("HYPOTHESIS_PROFILE") == "explore":
-        return settings(max_examples=20 * examples, stateful_step_count=2 * steps, **_COMMON)
+        return settings(max_examples=5 * examples, stateful_step_count=2 * steps, **_COMMON)
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
