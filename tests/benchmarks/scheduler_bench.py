@@ -167,8 +167,9 @@ def vllm_loop(scheduler: Any, depth: int) -> dict[str, int]:
         for reply in scheduler.update_from_output(batch, output).values():
             stats = reply.scheduler_stats
             if stats is not None and stats.prefix_cache_stats is not None:
-                counts["hit_tokens"] += stats.prefix_cache_stats.hits
-                counts["preemptions"] += stats.prefix_cache_stats.preempted_requests
+                found = stats.prefix_cache_stats
+                counts["hit_tokens"] += found.hits + found.preempted_hits
+                counts["preemptions"] += found.preempted_requests
     return counts
 
 
