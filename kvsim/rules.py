@@ -31,6 +31,44 @@ class VllmRules:
     kv_tensor_has_kv_axis: a layer's tensor has an outermost axis for K and V (FlashAttention's shape).
     captures_full_batches: CUDA graphs are also captured for decode batches of exact sizes, the largest
         among them, and for max_num_batched_tokens.
+
+    Block pool and hashes (`v1/core/block_pool.py`, `kv_cache_utils.py`):
+
+    unhashed_blocks_freed_to_front: freed blocks without a hash are reused first; else all join the tail.
+    tagged_extra_keys: keys are ("lora", name, path), ("mm", id, offset), ("cache_salt", salt);
+        else bare name, identifier, salt.
+    last_image_keys_output_blocks: a block completed by output tokens is keyed with the last image
+        only, and the ranges of images are compared strictly.
+    lookahead_block_hashes: with a draft head, hashes cover the next token and no hit block is dropped.
+    concatenated_coarse_hashes: a coarser block's key joins its fine hashes; else the last fine hash.
+    fixed_root_seed: without PYTHONHASHSEED, sha256 hashes start from a constant; else from random bytes.
+    events_carry_group: KV events name the cache group and list extra keys.
+
+    KV cache manager (`kv_cache_manager.py`, `kv_cache_coordinator.py`):
+
+    stats_at_admission: prefix-cache statistics count admissions; else every lookup.
+    full_sequence_gate: a request is admitted only if its whole prompt fits.
+    watermark: some blocks can be kept free at admission.
+    lookahead_slots_at_admission: draft slots are reserved for admitted requests as well.
+    frees_behind_processed_tokens: window blocks go when no step in flight reads them.
+    sparse_window_retention: window groups cache only blocks that a later request can resume from.
+    aligned_hybrid_caching: hybrid groups cache up to a multiple of the common block size, and partial
+        prompt tails; EAGLE looks one block further and drops it once.
+
+    Scheduler (`sched/scheduler.py`, `sched/async_scheduler.py`, `encoder_cache_manager.py`):
+
+    lone_request_ignores_prefill_threshold: `long_prefill_token_threshold` needs a second request.
+    self_preemption_continues: a request that preempts itself does not end the scan (priority).
+    loras_of_all_running: `max_loras` counts running requests that are not scheduled, too.
+    blocked_encoder_input_is_skipped: a waiting request without encoder room does not end admission.
+    pads_drafts_at_admission: an admission with one token left gets placeholder drafts.
+    stale_output_accounting: preemption marks output in flight as stale, and accepted tokens are cached
+        in the output step; else a forced reset discards the next output.
+    encoder_released_after_output: encoder references go when the output is processed; else at schedule.
+    encoder_reference_per_input: a repeated image keeps its entry to its last copy, and embedding counts
+        are checked.
+    empty_batches_wait: with batches in flight, an iteration may return early without having scheduled.
+    async_with_ngram_drafts: asynchronous scheduling combines with n-gram speculation.
     """
 
     version: str
@@ -62,11 +100,11 @@ class VllmRules:
     loras_of_all_running: bool
     blocked_encoder_input_is_skipped: bool
     pads_drafts_at_admission: bool
-    caches_accepted_tokens_in_update: bool
     stale_output_accounting: bool
     encoder_released_after_output: bool
     encoder_reference_per_input: bool
     empty_batches_wait: bool
+    async_with_ngram_drafts: bool
     uniform_groups_projected: bool
     kv_tensor_has_kv_axis: bool
     captures_full_batches: bool
@@ -103,11 +141,11 @@ _RELEASES = {
         loras_of_all_running=True,
         blocked_encoder_input_is_skipped=True,
         pads_drafts_at_admission=True,
-        caches_accepted_tokens_in_update=True,
         stale_output_accounting=True,
         encoder_released_after_output=True,
         encoder_reference_per_input=True,
         empty_batches_wait=True,
+        async_with_ngram_drafts=True,
         uniform_groups_projected=True,
         kv_tensor_has_kv_axis=False,
         captures_full_batches=True,
@@ -142,11 +180,11 @@ _RELEASES = {
         loras_of_all_running=False,
         blocked_encoder_input_is_skipped=False,
         pads_drafts_at_admission=False,
-        caches_accepted_tokens_in_update=False,
         stale_output_accounting=False,
         encoder_released_after_output=False,
         encoder_reference_per_input=False,
         empty_batches_wait=False,
+        async_with_ngram_drafts=False,
         uniform_groups_projected=False,
         kv_tensor_has_kv_axis=True,
         captures_full_batches=False,

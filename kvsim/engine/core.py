@@ -108,7 +108,6 @@ def _scalars(config: EngineConfig) -> NDArray[np.void]:
         ("loras_of_all_running", rules.loras_of_all_running),
         ("blocked_encoder_input_is_skipped", rules.blocked_encoder_input_is_skipped),
         ("pads_drafts_at_admission", rules.pads_drafts_at_admission),
-        ("caches_accepted_in_update", rules.caches_accepted_tokens_in_update),
         ("stale_output_accounting", rules.stale_output_accounting),
         ("encoder_released_after_output", rules.encoder_released_after_output),
         ("encoder_reference_per_input", rules.encoder_reference_per_input),

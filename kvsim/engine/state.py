@@ -41,7 +41,6 @@ ENGINE_DTYPE = np.dtype(
         ("loras_of_all_running", "i8"),
         ("blocked_encoder_input_is_skipped", "i8"),
         ("pads_drafts_at_admission", "i8"),
-        ("caches_accepted_in_update", "i8"),
         ("stale_output_accounting", "i8"),
         ("encoder_released_after_output", "i8"),
         ("encoder_reference_per_input", "i8"),

@@ -11,6 +11,7 @@ from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.model import ModelSpec
 from kvsim.rules import VllmRules
 from kvsim.scenario.engine import MAX_INT, EngineSection
+from kvsim.workload.checks import FieldError
 
 GIB = 1 << 30
 DEFAULT_MAX_LORAS = 1  # `LoRAConfig.max_loras`
@@ -38,12 +39,23 @@ def filled(
     seqs = engine.max_num_seqs or seqs
     batched = engine.max_num_batched_tokens or _fitting_batch(engine, model, batched, seqs)
     update: dict[str, Any] = {
+        "async_scheduling": _async_scheduling(engine, rules),
         "max_num_batched_tokens": batched,
         "max_num_seqs": engine.max_num_seqs or min(seqs, batched),
         "gpu_memory_utilization": engine.gpu_memory_utilization or rules.default_gpu_memory_utilization,
         "max_loras": engine.max_loras or (DEFAULT_MAX_LORAS if num_loras else None),
     }
     return engine.model_copy(update=update)
+
+
+def _async_scheduling(engine: EngineSection, rules: VllmRules) -> bool:
+    """On, unless the release cannot combine it with the drafts (`VllmConfig.__post_init__`)."""
+    method = engine.speculative_config.method if engine.speculative_config else None
+    possible = rules.async_with_ngram_drafts or method != "ngram"
+    if engine.async_scheduling and not possible:
+        problem = f"true does not go with ngram drafts in vLLM {rules.version}; give false"
+        raise FieldError("async_scheduling", problem)
+    return possible if engine.async_scheduling is None else engine.async_scheduling
 
 
 def _fitting_batch(engine: EngineSection, model: ModelSpec, batched: int, seqs: int) -> int:

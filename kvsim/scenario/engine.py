@@ -66,7 +66,7 @@ class EngineSection(Section):
     long_prefill_token_threshold: CountFromZero = 0
     disable_chunked_mm_input: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    async_scheduling: bool = True
+    async_scheduling: bool | None = None
     watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     scheduler_reserve_full_isl: bool = True
     disable_hybrid_kv_cache_manager: bool = False

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.scenario.defaults import batch_defaults
@@ -268,3 +269,23 @@ def test_made_trace_is_whole_and_reused():
         known += sum(stream in seen for stream in streams)
         seen.update(streams)
     assert known > len(seen)
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "expected"),
+    [("0.33", None, True), ("0.33", "ngram", True), ("0.16", "ngram", False), ("0.16", "eagle", True)],
+)
+def test_async_scheduling_is_on_where_the_release_can(
+    tmp_path: Path, version: str, method: str | None, expected: bool
+) -> None:
+    drafts = f"{{method: {method}, num_speculative_tokens: 2, acceptance: 0.5}}" if method else "null"
+    path = tmp_path / "drafts.yaml"
+    path.write_text(
+        f"name: drafts\nvllm_version: {version}\nmodel: Qwen3-8B\ngpu: h100\n"
+        f"engine: {{speculative_config: {drafts}}}\n"
+        "workload: {type: shared_prefix, rate: 1, num_requests: 1}\n"
+    )
+    assert load_scenario(path).engine.async_scheduling is expected
+    if not expected:
+        with pytest.raises(KvsimError, match=r"engine\.async_scheduling: true does not go with ngram"):
+            load_scenario(path, ["engine.async_scheduling=true"])
