@@ -21,8 +21,9 @@ from typing import Any
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.layers import kv_cache_layers, kv_heads_per_gpu
-from kvsim.gpu.memory import GIB, KVCacheOptions, KVCachePlan, KVCacheTooSmallError, plan_for_model
+from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, plan_for_model
 from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.refusals import GIB, KVCacheTooSmallError
 from kvsim.gpu.startup import ConsumedMemory, NotEnoughFreeMemoryError, available_kv_cache_memory
 from kvsim.rules import rules_for
 
@@ -111,7 +112,7 @@ def _refusal(refusal: KVCacheTooSmallError) -> dict[str, Any]:
     nothing = ("num_gpu_blocks", "kv_cache_size_tokens", "max_concurrency", "max_model_len")
     return dict.fromkeys(nothing) | {
         "refused": True,
-        "reason": str(refusal),
+        "reason": refusal.vllm_message,
         "needed_gib": _gib(refusal.needed_bytes),
         "estimated_max_model_len": refusal.estimated_max_model_len,
     }
@@ -137,7 +138,7 @@ def observe_memory(case: Case, version: str = "0.33") -> dict[str, Any]:
         return result | {"refused": True, "reason": str(refusal), "available_kv_gib": None}
     except KVCacheTooSmallError as refusal:
         left = _gib(refusal.available_bytes)
-        return result | {"refused": True, "reason": str(refusal), "available_kv_gib": left}
+        return result | {"refused": True, "reason": refusal.vllm_message, "available_kv_gib": left}
     return result | {"refused": False, "reason": None, "available_kv_gib": _gib(room)}
 
 

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.compiled import compiled
+from kvsim.compiled import compiled, compiled_part
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.layers import kv_cache_layers
@@ -90,14 +90,14 @@ class StepShape:
     num_encoder_tokens: int = 0
 
 
-@compiled
+@compiled_part
 def step_time(  # type: ignore[no-untyped-def]
     parameters, num_scheduled_tokens, num_computed_tokens, num_reqs, num_encoder_tokens
 ):
     """Seconds of one step: > 0, finite, and never less for more tokens or longer contexts.
 
     parameters: COST_DTYPE (1,). num_scheduled_tokens, num_computed_tokens: int32, read up to num_reqs.
-    Allocates nothing; for calls from compiled code.
+    Allocates nothing; compiled code alone may call it (`StepCost.seconds` is the way from Python).
     """
     p = parameters[0]
     window = p["window"]
@@ -122,6 +122,13 @@ def step_time(  # type: ignore[no-untyped-def]
     if num_encoder_tokens > 0:
         seconds += max(num_encoder_tokens * p["encoder_per_token"], p["encoder_read"])
     return seconds
+
+
+@compiled
+def _step_time(  # type: ignore[no-untyped-def]
+    parameters, num_scheduled_tokens, num_computed_tokens, num_reqs, num_encoder_tokens
+):
+    return step_time(parameters, num_scheduled_tokens, num_computed_tokens, num_reqs, num_encoder_tokens)
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class StepCost:
         count = len(shape.num_scheduled_tokens)
         scheduled = np.ascontiguousarray(shape.num_scheduled_tokens, np.int32)
         computed = np.ascontiguousarray(shape.num_computed_tokens, np.int32)
-        return float(step_time(self.parameters, scheduled, computed, count, shape.num_encoder_tokens))
+        return float(_step_time(self.parameters, scheduled, computed, count, shape.num_encoder_tokens))
 
     @property
     def description(self) -> str:
@@ -171,11 +178,22 @@ class StepCost:
         )
 
     @property
+    def _peak_flops(self) -> float:
+        """Dense peak of one GPU in the model's own type; float32 runs at TF32's half rate."""
+        return self.gpu.bf16_flops * min(1.0, 2 / self._full_bytes)
+
+    @property
     def _gemm_flops(self) -> float:
         """Attainable flop/s of the linear layers on all ranks together; fp8 weights use fp8 units if any."""
         fp8 = self.model.quantization == "fp8" and self.gpu.fp8_flops
-        one = GEMM_FP8_FLOPS_EFFICIENCY * fp8 if fp8 else GEMM_FLOPS_EFFICIENCY * self.gpu.bf16_flops
-        return one * self.tensor_parallel_size
+        if fp8:
+            return GEMM_FP8_FLOPS_EFFICIENCY * fp8 * self.tensor_parallel_size
+        return self._full_gemm_flops
+
+    @property
+    def _full_gemm_flops(self) -> float:
+        """The same for weights that are not quantised."""
+        return GEMM_FLOPS_EFFICIENCY * self._peak_flops * self.tensor_parallel_size
 
     @property
     def _stream(self) -> float:
@@ -203,11 +221,10 @@ class StepCost:
         weights = model.num_hidden_layers * model.attention_parameters
         weights += dense_layers * model.dense_mlp_parameters + model.num_moe_layers * model.shared_parameters
         head = model.vocab_size * model.hidden_size
-        bf16 = GEMM_FLOPS_EFFICIENCY * self.gpu.bf16_flops * self.tensor_parallel_size
         return {
             "linear_per_token": 2 * weights / self._gemm_flops,
             "linear_read": weights * model.weight_dtype_bytes / self._stream,
-            "head_per_request": 2 * head / bf16,
+            "head_per_request": 2 * head / self._full_gemm_flops,
             "head_read": head * self._full_bytes / self._stream,
         }
 
@@ -232,7 +249,7 @@ class StepCost:
         full = [spec for spec in specs if spec.kind in ("full", "mla")]
         windows = [spec for spec in specs if spec.kind not in ("full", "mla")]
         read = ATTENTION_BANDWIDTH_EFFICIENCY * self.gpu.bandwidth
-        flops = ATTENTION_FLOPS_EFFICIENCY * self.gpu.bf16_flops * self.tensor_parallel_size
+        flops = ATTENTION_FLOPS_EFFICIENCY * self._peak_flops * self.tensor_parallel_size
         full_layers = sum(kind == "full" for kind in model.layer_types)
         return {
             "score_full": full_layers * self._flops_per_score(model.global_head_dim) / flops,
@@ -263,8 +280,7 @@ class StepCost:
         patches = vision.spatial_merge_size**2
         attention = 4 * vision.hidden_size * vision.depth * ENCODER_ATTENTION_SPAN
         flops = patches * (2 * vision.num_parameters + attention)
-        bf16 = GEMM_FLOPS_EFFICIENCY * self.gpu.bf16_flops * self.tensor_parallel_size
         return {
-            "encoder_per_token": flops / bf16,
-            "encoder_read": vision.num_parameters * 2 / self._stream,
+            "encoder_per_token": flops / self._full_gemm_flops,
+            "encoder_read": vision.num_parameters * self._full_bytes / self._stream,
         }

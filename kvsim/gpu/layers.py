@@ -47,7 +47,7 @@ def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVC
 
     Raises KvsimError for splits that vLLM refuses and for layers that are not modelled (linear attention).
     """
-    _check_split(model, options)
+    check_split(model, options)
     size = kv_dtype_bytes(options.kv_cache_dtype, model.dtype)
     cached = model.num_hidden_layers - model.num_kv_shared_layers
     layers: dict[str, KVCacheSpec] = {}
@@ -84,37 +84,63 @@ def _attention(model: ModelSpec, options: ParallelOptions, kind: str, size: int)
     return KVCacheSpec(window_kind, options.block_size, per_gpu, head, size, head_v, model.sliding_window)
 
 
-def _check_split(model: ModelSpec, options: ParallelOptions) -> None:
-    """`ModelConfig.verify_with_parallel_config` and the parallel config's own check."""
-    tp, dcp = options.tensor_parallel_size, options.decode_context_parallel_size
+def check_split(model: ModelSpec, options: ParallelOptions) -> None:
+    """`ModelConfig.verify_with_parallel_config` and the parallel config's own check.
+
+    Raises KvsimError "<flag>: <value> ...".
+    """
+    tp, heads = options.tensor_parallel_size, model.num_attention_heads
     if not model.is_mla and not (model.num_key_value_heads and model.head_dim):
         raise KvsimError(f"{model.name}: num_key_value_heads and head_dim (or kv_lora_rank) are needed")
-    if model.num_attention_heads % tp:
+    if heads % tp:
+        right = ", ".join(str(ranks) for ranks in range(1, heads + 1) if _splits(model, ranks))
         raise KvsimError(
-            f"Total number of attention heads ({model.num_attention_heads}) must be divisible by tensor "
-            f"parallel size ({tp})."
+            f"tensor_parallel_size: {tp} does not divide the {heads} attention heads of {model.name}; "
+            f"give one of {right}"
         )
+    if options.decode_context_parallel_size > 1:
+        _check_context_split(model, tp, options.decode_context_parallel_size)
+
+
+def _splits(model: ModelSpec, ranks: int) -> bool:
+    """Whether vLLM's attention layers work so: KV heads are dealt out, or copied equally often."""
+    kv_heads = model.num_key_value_heads
+    equally = model.is_mla or kv_heads % ranks == 0 or ranks % kv_heads == 0
+    return model.num_attention_heads % ranks == 0 and equally
+
+
+def _check_context_split(model: ModelSpec, tp: int, dcp: int) -> None:
+    kv_heads, problem = model.num_key_value_heads, f"decode_context_parallel_size: {dcp}"
     if tp % dcp:
-        raise KvsimError(f"tp_size={tp} must be divisible by dcp_size={dcp}.")
-    if dcp > 1 and not model.is_mla:
-        _check_dcp_heads(model.num_key_value_heads, tp, dcp)
-    if dcp > 1 and {"sliding", "chunked"} & set(model.layer_types):
-        raise KvsimError("decode_context_parallel_size: sliding-window layers do not support it")
-
-
-def _check_dcp_heads(kv_heads: int, tp: int, dcp: int) -> None:
-    most = tp // kv_heads
-    if tp <= kv_heads or dcp > most:
         raise KvsimError(
-            f"decode_context_parallel_size: {dcp} is more than tensor_parallel_size {tp} // {kv_heads} KV "
-            f"heads allows ({most}); GQA needs a tensor parallel size above the number of KV heads"
+            f"{problem} does not divide tensor_parallel_size, {tp}, whose ranks it shares; give a divisor"
+        )
+    if not model.is_mla and dcp > max(tp // kv_heads, 1):
+        raise KvsimError(
+            f"{problem} is more than the copies that tensor_parallel_size {tp} makes of each of the "
+            f"{kv_heads} KV heads; give at most {max(tp // kv_heads, 1)}, or tensor_parallel_size "
+            f"{dcp * kv_heads} or more"
+        )
+    if not model.is_mla and model.num_attention_heads // kv_heads % dcp:
+        shared = model.num_attention_heads // kv_heads
+        raise KvsimError(
+            f"{problem} does not divide the {shared} query heads of each KV head; give a divisor"
+        )
+    if {"sliding", "chunked"} & set(model.layer_types):
+        raise KvsimError(f"{problem} does not go with the sliding-window layers of {model.name}; give 1")
+
+
+def check_stages(num_layers: int, stages: int) -> None:
+    """Raises KvsimError "pipeline_parallel_size: ..." if a stage would have no layer."""
+    if not 1 <= stages <= num_layers:
+        raise KvsimError(
+            f"pipeline_parallel_size: {stages} is more than the model's layers; give 1 to {num_layers}"
         )
 
 
 def layers_per_stage(num_layers: int, stages: int) -> list[int]:
     """vLLM's split (`get_pp_indices`): what is left over goes to the stages before the last."""
-    if num_layers < stages:
-        raise KvsimError(f"pipeline_parallel_size: {stages} stages for {num_layers} layers")
+    check_stages(num_layers, stages)
     counts = [num_layers // stages] * stages
     for i in range(2, num_layers % stages + 2):
         counts[-i] += 1

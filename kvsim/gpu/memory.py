@@ -13,9 +13,9 @@ Usual way in::
 
 `model` is a `ModelSpec` or a mapping with a config.json's keys (``num_hidden_layers``,
 ``num_key_value_heads``, ``head_dim``, ``dtype``, ``kv_lora_rank``, ``qk_rope_head_dim``,
-``sliding_window``, ``layer_types`` ...). A plan that vLLM would refuse raises `KVCacheTooSmallError`,
-whose text is vLLM's and whose fields hold what was needed, what was there and the longest length
-that fits. `kvsim.gpu.cases` wraps this for files of public cases.
+``sliding_window``, ``layer_types`` ...). A plan that vLLM would refuse raises `KVCacheTooSmallError`:
+`vllm_message` is vLLM's text, and further fields hold what was needed, what was there and the longest
+length that fits. `kvsim.gpu.cases` wraps this for files of public cases.
 """
 
 import math
@@ -28,33 +28,19 @@ from kvsim.gpu.kv_cache_groups import KVCacheGroup, Layers, bytes_per_block, kv_
 from kvsim.gpu.kv_cache_spec import KVCacheSpec, RequestLimits
 from kvsim.gpu.layers import kv_cache_layers, pipeline_stages
 from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.refusals import (
+    KVCacheTooSmallError,
+    cannot_fit,
+    check_available,
+    format_gib,
+    memory_keys,
+    too_long,
+)
 from kvsim.rules import VllmRules, rules_for
 
-GIB = 1 << 30
+__all__ = ["KVCacheOptions", "KVCachePlan", "KVCacheTooSmallError", "plan_for_model", "plan_kv_cache"]
 
-_HELP = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
-
-
-def format_gib(size: float) -> str:
-    """GiB with up to two decimals, as vLLM prints it (28.0, 16.87)."""
-    return f"{round(size / GIB, 2)}"
-
-
-class KVCacheTooSmallError(KvsimError):
-    """vLLM would refuse to start. Bytes; estimated_max_model_len is None where vLLM names none."""
-
-    def __init__(
-        self,
-        text: str,
-        needed_bytes: int = 0,
-        available_bytes: int = 0,
-        estimated_max_model_len: int | None = None,
-    ):
-        super().__init__(text)
-        self.needed_bytes = needed_bytes
-        self.available_bytes = available_bytes
-        self.estimated_max_model_len = estimated_max_model_len
-
+MAX_GPU_BLOCKS = 100_000_000  # terabytes of KV cache on one GPU; a row of each is held in memory
 
 _SIZES = (
     "block_size",
@@ -272,7 +258,7 @@ class _Planner:
         for groups, room in self.checked():
             self.check(groups, room, max_model_len)
         limits = self.options.request_limits(self.rules, max_model_len)
-        blocks = min(self.blocks(i) for i in range(len(self.available)))
+        blocks = self.held(min(self.blocks(i) for i in range(len(self.available))))
         concurrency = blocks / _blocks_per_request(self.groups, limits)
         return KVCachePlan(
             groups=self.groups,
@@ -295,6 +281,13 @@ class _Planner:
 
     def blocks(self, stage: int) -> int:
         return self.options.num_gpu_blocks_override or max(self.available[stage], 0) // self.divisor(stage)
+
+    def held(self, blocks: int) -> int:
+        """The blocks themselves, refused if that is beyond any machine."""
+        if blocks > MAX_GPU_BLOCKS:
+            keys = memory_keys(overridden=self.options.num_gpu_blocks_override is not None)
+            raise KvsimError(f"engine: {blocks:,} KV blocks are more than {MAX_GPU_BLOCKS:,}; lower {keys}")
+        return blocks
 
     def checked(self) -> list[tuple[tuple[KVCacheGroup, ...], int]]:
         """The (groups, bytes) pairs that must hold one request: every stage (0.33), or the poorest (0.16)."""
@@ -325,53 +318,23 @@ class _Planner:
     def longest_fit(self, limit: int) -> int:
         length = min(self.fit(groups, room, limit) for groups, room in self.checked())
         if length <= 0:
-            raise KVCacheTooSmallError(
-                "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single "
-                "token. Try increasing `gpu_memory_utilization`."
-            )
+            raise cannot_fit(self.memory_keys)
         return length
 
     def check(self, groups: tuple[KVCacheGroup, ...], room: int, max_model_len: int) -> None:
-        check_available(room, self.rules)
+        check_available(room, self.rules, self.memory_keys)
         needed = self.needed(groups, max_model_len)
         if needed > room:
             longest = self.fit(groups, room, max_model_len)
-            text = _too_long_text(self.rules, max_model_len, needed, room, longest)
-            raise KVCacheTooSmallError(text, needed, room, longest or None)
+            raise too_long(self.rules, max_model_len, needed, room, longest, self.memory_keys)
+
+    @property
+    def memory_keys(self) -> str:
+        override = self.options.num_gpu_blocks_override is not None
+        return memory_keys(overridden=override and self.rules.override_before_fit_check)
 
     def printed_tokens(self, blocks: int, concurrency: float, max_model_len: int) -> int:
         if self.rules.printed_size_from_concurrency:
             return int(concurrency * max_model_len)
         smallest = min(group.spec.block_size for group in self.groups)
         return blocks // len(self.groups) * smallest * self.options.decode_context_parallel_size
-
-
-def check_available(available_bytes: int, rules: VllmRules) -> None:
-    """Raise KVCacheTooSmallError in vLLM's words unless some memory is left."""
-    if available_bytes <= 0:
-        raise KVCacheTooSmallError(_no_memory_text(rules), available_bytes=available_bytes)
-
-
-def _no_memory_text(rules: VllmRules) -> str:
-    cpu = ""
-    if rules.null_block_held_back:
-        cpu = " (this flag also controls CPU memory reservation on the CPU backend, despite its name)"
-    return (
-        "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-        f"initializing the engine{cpu}. {_HELP}"
-    )
-
-
-def _too_long_text(rules: VllmRules, wanted: int, needed: int, room: int, longest: int) -> str:
-    """vLLM's refusal in the release's own wording."""
-    new = rules.null_block_held_back
-    estimate = (
-        f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
-    )
-    cpu = " (which also controls CPU memory on the CPU backend)" if new else ""
-    return (
-        f"To serve at least one request with the {'model' if new else 'models'}'s max seq len ({wanted}), "
-        f"({format_gib(needed)} GiB KV cache is needed, which is larger than the available KV cache memory "
-        f"({format_gib(room)} GiB). {estimate}Try increasing `gpu_memory_utilization`{cpu} or decreasing "
-        f"`max_model_len` when initializing the engine. {_HELP}"
-    )

@@ -3,20 +3,29 @@
 The catalog keeps its rows in the same form, so there is one reader for all models.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
-
-Config = Mapping[str, Any]
+from kvsim.gpu.config_json import Config, integer, listed, read_json, section, shown, size
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 
 # Bytes of one weight of a quantised linear layer, scales included; embeddings and head stay 16-bit.
-QUANT_BYTES = {"fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125, "int4": 0.519}
+# mxfp8 and mxfp4: one scale byte for 32 weights; nvfp4: one for 16; nf4 (bitsandbytes): four for 64;
+# int4: groups of 128 with a 16-bit scale and a zero point.
+QUANT_BYTES = {
+    "fp8": 1.0,
+    "int8": 1.0,
+    "mxfp8": 1.03125,
+    "nvfp4": 0.5625,
+    "nf4": 0.5625,
+    "mxfp4": 0.53125,
+    "int4": 0.519,
+}
+
+MAX_LAYERS = 10_000
 
 _LAYER_KINDS = {
     "full_attention": "full",
@@ -65,7 +74,7 @@ class ModelSpec:
 
     layer_types: one of "full", "sliding", "chunked", "linear" per layer.
     dtype: of weights and, unless --kv-cache-dtype says otherwise, of the KV cache.
-    quantization: of the linear layers ("fp8", "nvfp4", "mxfp4", "int4", "int8") or None.
+    quantization: of the linear layers, a name in `QUANT_BYTES` or None.
     num_moe_layers: layers with routed experts; the others have one MLP of intermediate_size.
     stated_parameters: number of weights if known, vision encoder included.
     source: where the facts come from.
@@ -171,14 +180,14 @@ class ModelSpec:
         Only ``num_hidden_layers`` is required; facts that are absent are 0, so that a capacity
         question needs no more than the attention shape. Raises KvsimError naming the bad key.
         """
-        text = {**config, **(config.get("text_config") or config.get("language_config") or {})}
-        layers = _integer(text, "num_hidden_layers", "n_layer", required=True)
-        hidden = _integer(text, "hidden_size", "n_embd")
-        heads = _integer(text, "num_attention_heads", "n_head")
-        kv_heads = _integer(text, "num_key_value_heads", "num_kv_heads") or heads
-        head_dim = _integer(text, "head_dim") or (hidden // heads if heads else 0)
-        experts = _integer(text, "n_routed_experts", "num_experts", "num_local_experts")
-        moe_size = _integer(text, "moe_intermediate_size") or _integer(text, "intermediate_size")
+        text = {**config, **(section(config, "text_config") or section(config, "language_config"))}
+        layers = size(text, "num_hidden_layers", "n_layer", required=True, most=MAX_LAYERS)
+        hidden = size(text, "hidden_size", "n_embd")
+        heads = size(text, "num_attention_heads", "n_head")
+        kv_heads = size(text, "num_key_value_heads", "num_kv_heads") or heads
+        head_dim = size(text, "head_dim") or (hidden // heads if heads else 0)
+        experts = integer(text, "n_routed_experts", "num_experts", "num_local_experts")
+        moe_size = integer(text, "moe_intermediate_size") or integer(text, "intermediate_size")
         kinds = _layer_types(text, layers)
         family = str(text.get("model_type", ""))
         return cls(
@@ -186,32 +195,32 @@ class ModelSpec:
             source=source,
             num_hidden_layers=layers,
             hidden_size=hidden,
-            intermediate_size=_integer(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim"),
+            intermediate_size=integer(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim"),
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
-            vocab_size=_integer(text, "vocab_size"),
+            vocab_size=size(text, "vocab_size"),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch."),
-            max_position_embeddings=_integer(text, "max_position_embeddings") or None,
+            max_position_embeddings=integer(text, "max_position_embeddings") or None,
             tie_word_embeddings=bool(text.get("tie_word_embeddings", family.startswith("gemma"))),
             layer_types=kinds,
             sliding_window=_window(text, kinds),
-            v_head_dim=_integer(text, "v_head_dim") or head_dim,
-            global_num_key_value_heads=_integer(text, "num_global_key_value_heads"),
-            global_head_dim=_integer(text, "global_head_dim"),
-            num_kv_shared_layers=_integer(text, "num_kv_shared_layers"),
-            kv_lora_rank=_integer(text, "kv_lora_rank"),
-            q_lora_rank=_integer(text, "q_lora_rank"),
-            qk_rope_head_dim=_integer(text, "qk_rope_head_dim"),
-            qk_nope_head_dim=_integer(text, "qk_nope_head_dim"),
-            index_head_dim=_integer(text, "index_head_dim"),
+            v_head_dim=integer(text, "v_head_dim") or head_dim,
+            global_num_key_value_heads=integer(text, "num_global_key_value_heads"),
+            global_head_dim=integer(text, "global_head_dim"),
+            num_kv_shared_layers=integer(text, "num_kv_shared_layers"),
+            kv_lora_rank=integer(text, "kv_lora_rank"),
+            q_lora_rank=integer(text, "q_lora_rank"),
+            qk_rope_head_dim=integer(text, "qk_rope_head_dim"),
+            qk_nope_head_dim=integer(text, "qk_nope_head_dim"),
+            index_head_dim=integer(text, "index_head_dim"),
             num_experts=experts,
-            num_experts_per_tok=_integer(text, "num_experts_per_tok", "experts_per_token"),
+            num_experts_per_tok=integer(text, "num_experts_per_tok", "experts_per_token"),
             moe_intermediate_size=moe_size if experts else 0,
             shared_intermediate_size=_shared_size(text, moe_size),
             num_moe_layers=_moe_layers(text, layers) if experts else 0,
             quantization=_quantization(config),
-            stated_parameters=_integer(config, "num_parameters") or None,
+            stated_parameters=integer(config, "num_parameters") or None,
             vision=_vision(config),
         )
 
@@ -224,18 +233,18 @@ def model_from_file(path: str | Path) -> ModelSpec:
     """
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise KvsimError(f"{path}: cannot be read as a model's config.json: {error}") from error
+    config = read_json(path)
     if not isinstance(config, dict):
-        raise KvsimError(f"{path}: a config.json holds one JSON object, this is a {type(config).__name__}")
+        raise KvsimError(f"{path}: a config.json holds one JSON object, this is {shown(config)}")
     try:
         model = ModelSpec.from_config(_sixteen_bit(config), path.parent.name or str(path), str(path))
     except KvsimError as error:
-        raise KvsimError(f"{path}: {error}") from error
+        raise KvsimError(f"{path}: {str(error).removeprefix('model: ')}") from error
     if not (model.hidden_size and (model.num_key_value_heads or model.is_mla)):
         raise KvsimError(f"{path}: needs hidden_size, num_attention_heads and num_key_value_heads")
+    if not (model.head_dim or model.is_mla):
+        sizes = f"hidden_size {model.hidden_size} for {model.num_attention_heads} num_attention_heads"
+        raise KvsimError(f"{path}: {sizes} leaves no head_dim; give head_dim")
     return model
 
 
@@ -246,38 +255,25 @@ def _sixteen_bit(config: Config) -> dict[str, Any]:
     return {**config, **wide, **({"text_config": _sixteen_bit(nested)} if isinstance(nested, dict) else {})}
 
 
-def _integer(config: Config, *keys: str, required: bool = False) -> int:
-    """First of the keys that is present, as an int >= 0; 0 if none is."""
-    key = next((k for k in keys if config.get(k) is not None), None)
-    if key is None:
-        if required:
-            raise KvsimError(f"model: {keys[0]} is missing")
-        return 0
-    value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (required and value == 0):
-        raise KvsimError(f"model: {key} is {value!r}, wanted a whole number{' above 0' if required else ''}")
-    return value
-
-
 def _layer_types(text: Config, layers: int) -> tuple[str, ...]:
     """Kind of every layer, by the rule each family's configuration class has for it."""
-    stated = text.get("layer_types")
+    stated = listed(text, "layer_types")
     if stated:
         return _stated_layer_types(stated, layers)
-    pattern = text.get("sliding_window_pattern") or text.get("_sliding_window_pattern")
+    pattern = integer(text, "sliding_window_pattern", "_sliding_window_pattern") or None
     family = str(text.get("model_type", ""))
     if text.get("sliding_window"):
         return _window_layer_types(text, layers, pattern, family)
-    if text.get("full_attention_interval"):  # Qwen3-Next and its heirs
-        every = text["full_attention_interval"]
+    every = integer(text, "full_attention_interval")  # Qwen3-Next and its heirs
+    if every:
         return tuple("full" if (i + 1) % every == 0 else "linear" for i in range(layers))
     if text.get("attention_chunk_size"):  # Llama 4: every fourth layer sees everything
         return tuple("full" if (i + 1) % 4 == 0 else "chunked" for i in range(layers))
     return ("full",) * layers
 
 
-def _stated_layer_types(stated: list[str], layers: int) -> tuple[str, ...]:
-    unknown = sorted({str(kind) for kind in stated if kind not in _LAYER_KINDS})
+def _stated_layer_types(stated: list[Any], layers: int) -> tuple[str, ...]:
+    unknown = sorted({str(kind) for kind in stated if str(kind) not in _LAYER_KINDS})
     if unknown:
         raise KvsimError(f"model: layer_types holds {unknown[0]!r}; known are {', '.join(_LAYER_KINDS)}")
     if len(stated) != layers:
@@ -293,32 +289,33 @@ def _window_layer_types(text: Config, layers: int, pattern: int | None, family: 
     if pattern is not None:
         return tuple("full" if (i + 1) % pattern == 0 else "sliding" for i in range(layers))
     if family.startswith("qwen"):  # these state a window but switch it off unless told otherwise
-        first = int(text.get("max_window_layers", layers)) if text.get("use_sliding_window") else layers
+        stated = text.get("use_sliding_window") and text.get("max_window_layers") is not None
+        first = integer(text, "max_window_layers") if stated else layers
         return tuple("full" if i < first else "sliding" for i in range(layers))
     return ("sliding",) * layers
 
 
 def _window(text: Config, kinds: tuple[str, ...]) -> int | None:
     if "chunked" in kinds:
-        return _integer(text, "attention_chunk_size") or None
-    return (_integer(text, "sliding_window") or None) if "sliding" in kinds else None
+        return integer(text, "attention_chunk_size") or None
+    return (integer(text, "sliding_window") or None) if "sliding" in kinds else None
 
 
 def _shared_size(text: Config, moe_size: int) -> int:
-    stated = _integer(text, "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
-    return stated or _integer(text, "n_shared_experts", "num_shared_experts") * moe_size
+    stated = integer(text, "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
+    return stated or integer(text, "n_shared_experts", "num_shared_experts") * moe_size
 
 
 def _moe_layers(text: Config, layers: int) -> int:
-    stated = _integer(text, "num_moe_layers")
-    dense = max(_integer(text, "first_k_dense_replace"), len(text.get("mlp_only_layers") or ()))
-    step = _integer(text, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
-    return stated or (layers - dense) // step
+    stated = integer(text, "num_moe_layers")
+    dense = max(integer(text, "first_k_dense_replace"), len(listed(text, "mlp_only_layers")))
+    step = integer(text, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
+    return min(stated, layers) or max(layers - dense, 0) // step
 
 
 def _quantization(config: Config) -> str | None:
     stated = config.get("quantization")
-    found = str(stated or (config.get("quantization_config") or {}).get("quant_method") or "").lower()
+    found = str(stated or section(config, "quantization_config").get("quant_method") or "").lower()
     names = {"gptq": "int4", "awq": "int4", "compressed-tensors": "int4", "modelopt": "fp8", "": None}
     name = names.get(found, found)
     if name is not None and name not in QUANT_BYTES:
@@ -327,19 +324,19 @@ def _quantization(config: Config) -> str | None:
 
 
 def _vision(config: Config) -> VisionSpec | None:
-    vision = config.get("vision_config")
-    if not vision or not _integer(vision, "depth", "num_hidden_layers"):
+    vision = section(config, "vision_config")
+    if not integer(vision, "depth", "num_hidden_layers"):
         return None
     return VisionSpec(
-        depth=_integer(vision, "depth", "num_hidden_layers"),
-        hidden_size=_integer(vision, "hidden_size", "embed_dim"),
-        intermediate_size=_integer(vision, "intermediate_size"),
-        num_heads=_integer(vision, "num_heads", "num_attention_heads"),
-        patch_size=_integer(vision, "patch_size"),
-        spatial_merge_size=_integer(vision, "spatial_merge_size") or 1,
-        temporal_patch_size=_integer(vision, "temporal_patch_size") or 1,
-        out_hidden_size=_integer(vision, "out_hidden_size"),
+        depth=integer(vision, "depth", "num_hidden_layers"),
+        hidden_size=integer(vision, "hidden_size", "embed_dim"),
+        intermediate_size=integer(vision, "intermediate_size"),
+        num_heads=integer(vision, "num_heads", "num_attention_heads"),
+        patch_size=integer(vision, "patch_size"),
+        spatial_merge_size=integer(vision, "spatial_merge_size") or 1,
+        temporal_patch_size=integer(vision, "temporal_patch_size") or 1,
+        out_hidden_size=integer(vision, "out_hidden_size"),
         gated_mlp=str(vision.get("hidden_act", "")) == "silu",
-        min_pixels=_integer(vision, "min_pixels") or None,
-        max_pixels=_integer(vision, "max_pixels") or None,
+        min_pixels=integer(vision, "min_pixels") or None,
+        max_pixels=integer(vision, "max_pixels") or None,
     )

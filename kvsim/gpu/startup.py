@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
-from kvsim.gpu.memory import KVCacheTooSmallError, check_available, format_gib
 from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.refusals import KVCacheTooSmallError, check_available, format_gib
 from kvsim.rules import VllmRules
 
 # What the estimate takes off besides the weights: activation peak of a profile run, CUDA graphs,
@@ -83,7 +83,7 @@ def available_kv_cache_memory(
         return kv_cache_memory_bytes
     graphs = consumed.cuda_graphs if rules.cuda_graph_memory_counted else 0
     available = requested - consumed.weights - consumed.peak_activation - graphs
-    check_available(available, rules)
+    check_available(available, rules, "engine.gpu_memory_utilization")
     return available
 
 
@@ -113,10 +113,14 @@ def estimate_available(
     weights = model.weight_bytes // (tensor_parallel_size * pipeline_parallel_size)
     available = math.ceil(gpu.memory_bytes * utilization) - weights - allowance_bytes
     if available <= 0:
+        larger = gpu.memory_bytes - weights - allowance_bytes > 0
+        key = "engine.gpu_memory_utilization" if larger else "gpu"
+        mend = "raise it" if larger else "take a larger one"
         raise KVCacheTooSmallError(
-            f"{model.name} does not fit on {gpu.name}: {format_gib(weights)} GiB of weights per GPU and "
-            f"{format_gib(allowance_bytes)} GiB allowance leave nothing of {utilization} x "
-            f"{format_gib(gpu.memory_bytes)} GiB; use a larger GPU, more ranks or quantised weights",
+            f"{key}: {model.name} does not fit on {gpu.name}: {format_gib(weights)} GiB of weights per GPU "
+            f"and {format_gib(allowance_bytes)} GiB allowance leave nothing of {utilization} x "
+            f"{format_gib(gpu.memory_bytes)} GiB; {mend}, raise engine.tensor_parallel_size, or give "
+            "engine.quantization",
             available_bytes=available,
         )
     text = (

@@ -99,6 +99,6 @@ def test_plan_equals_vllms(version, vector):
     if "error" in recorded:
         with pytest.raises(KVCacheTooSmallError) as refusal:
             plan(case, version)
-        assert f"ValueError: {refusal.value}" == recorded["error"]
+        assert f"ValueError: {refusal.value.vllm_message}" == recorded["error"]
     else:
         assert observed(plan(case, version), recorded) == recorded

@@ -1,9 +1,12 @@
 """Names find their rows in every usual spelling, rows have sources, config.json files are read."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kvsim.gpu
 from kvsim.errors import KvsimError
@@ -193,7 +196,7 @@ def test_moe_and_mla_config_file(tmp_path):
         ("{", "cannot be read"),
         ("[]", "holds one JSON object"),
         ("{}", "num_hidden_layers is missing"),
-        ('{"num_hidden_layers": "two"}', "num_hidden_layers is 'two'"),
+        ('{"num_hidden_layers": "two"}', 'num_hidden_layers is "two"'),
         ('{"num_hidden_layers": 2}', "needs hidden_size"),
         ('{"num_hidden_layers": 1, "layer_types": ["odd"]}', "layer_types holds 'odd'"),
     ],
@@ -209,3 +212,60 @@ def test_bad_config_files_are_named(tmp_path, text, complaint):
 def test_missing_config_file():
     with pytest.raises(KvsimError, match="cannot be read"):
         catalog.model("nowhere/config.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[" * 100_000, "config.json: nested too deeply"),
+        ('{"num_hidden_layers": ' + "9" * 5000 + "}", "thousands of digits"),
+        ('{"num_hidden_layers": 2, "x": }', "not JSON at line 1 column 31"),
+        ('{"num_hidden_layers": 999999999}', "num_hidden_layers is 999999999, wanted a whole number from 1"),
+        ('{"num_hidden_layers": 2, "hidden_size": 0}', "hidden_size is 0, wanted a whole number from 1"),
+        (
+            '{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 0, "num_key_value_heads": 2}',
+            "num_attention_heads is 0, wanted a whole number from 1",
+        ),
+        ('{"num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 8}', "leaves no head_dim"),
+        ('{"num_hidden_layers": 2, "text_config": 5}', "text_config is 5, wanted an object"),
+        ('{"num_hidden_layers": 2, "layer_types": 5}', "layer_types is 5, wanted a list"),
+        ('{"num_hidden_layers": 2, "layer_types": [[1], {}]}', "layer_types holds"),
+        ('{"num_hidden_layers": 2, "sliding_window_pattern": "LG"}', 'sliding_window_pattern is "LG"'),
+        ('{"num_hidden_layers": 2, "vision_config": []}', "vision_config is"),
+    ],
+)
+def test_odd_config_files_are_told_by_key_and_value(tmp_path, text, complaint):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(KvsimError, match=re.escape(complaint)) as error:
+        catalog.model(str(path))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+CONFIG_KEYS = """
+    num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim vocab_size text_config
+    layer_types sliding_window sliding_window_pattern full_attention_interval attention_chunk_size model_type
+    quantization_config vision_config mlp_only_layers dtype num_experts moe_layer_freq first_k_dense_replace
+    max_window_layers use_sliding_window kv_lora_rank num_kv_shared_layers n_shared_experts
+""".split()
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 70) | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(CONFIG_KEYS), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(CONFIG_KEYS), json_values, max_size=4))
+def test_any_config_file_is_a_model_or_told(tmp_path_factory, odd):
+    path = tmp_path_factory.getbasetemp() / "config.json"
+    good = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}
+    path.write_text(json.dumps({**good, **odd}))
+    said = ""
+    try:
+        assert catalog.model(str(path)).weight_bytes > 0
+    except KvsimError as error:
+        said = str(error)
+    assert "\n" not in said

@@ -197,7 +197,7 @@ def test_context_parallel_ranks_share_the_tokens():
     options = KVCacheOptions(max_model_len=8192, tensor_parallel_size=8, decode_context_parallel_size=2)
     plan = plan_for_model(model, 10 * GIB, options)
     assert plan.kv_cache_size_tokens == plan.num_gpu_blocks * 32
-    with pytest.raises(KvsimError, match="more than tensor_parallel_size"):
+    with pytest.raises(KvsimError, match="decode_context_parallel_size: 2 is more than"):
         plan_for_model(LLAMA_8B, GIB, KVCacheOptions(tensor_parallel_size=8, decode_context_parallel_size=2))
 
 
@@ -340,3 +340,70 @@ def test_estimate_says_that_it_is_one():
 def test_absurd_options_are_named(key, value):
     with pytest.raises(KvsimError, match=key):
         KVCacheOptions(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            {"tensor_parallel_size": 3},
+            "tensor_parallel_size: 3 does not divide the 16 attention heads of Qwen/Qwen3-VL-2B-Instruct; "
+            "give one of 1, 2, 4, 8, 16",
+        ),
+        (
+            {"pipeline_parallel_size": 100},
+            "pipeline_parallel_size: 100 is more than the model's layers; give 1 to 28",
+        ),
+        (
+            {"decode_context_parallel_size": 3},
+            "decode_context_parallel_size: 3 does not divide tensor_parallel_size, 1, whose ranks it shares; "
+            "give a divisor",
+        ),
+        (
+            {"decode_context_parallel_size": 2, "tensor_parallel_size": 2},
+            "decode_context_parallel_size: 2 is more than the copies that tensor_parallel_size 2 makes of "
+            "each of the 8 KV heads; give at most 1, or tensor_parallel_size 16 or more",
+        ),
+    ],
+)
+def test_wrong_splits_name_the_flag_and_what_would_be_right(flags, says):
+    with pytest.raises(KvsimError) as refusal:
+        plan_for_model(catalog.model("Qwen3-VL-2B"), GIB, KVCacheOptions(max_model_len=1024, **flags))
+    assert str(refusal.value) == says
+
+
+def test_refusals_name_the_key_that_mends_them():
+    def refusal(available, version="0.33", **flags):
+        with pytest.raises(KVCacheTooSmallError) as caught:
+            plan_for_model(LLAMA_8B, available, KVCacheOptions(**{"max_model_len": 8192, **flags}), version)
+        assert "CPU" not in str(caught.value)
+        return str(caught.value)
+
+    text = refusal(GIB // 2)
+    assert text.startswith(
+        "engine.max_model_len: To serve at least one request with the model's max seq len (8192)"
+    )
+    assert "Give at most 4080, or raise engine.available_kv_cache_bytes, engine.kv_cache_memory_bytes" in text
+    assert refusal(GIB, num_gpu_blocks_override=9).endswith("or raise engine.num_gpu_blocks_override")
+    assert "engine.num_gpu_blocks_override" not in refusal(GIB // 2, "0.16", num_gpu_blocks_override=9)
+    assert refusal(1).startswith(
+        "engine: No available memory for the cache blocks; raise engine.available_kv"
+    )
+
+
+@pytest.mark.parametrize(("available", "override"), [(1 << 60, None), (GIB, 2**31 - 1)])
+def test_more_blocks_than_any_machine_has(available, override):
+    options = KVCacheOptions(max_model_len=8192, num_gpu_blocks_override=override)
+    with pytest.raises(
+        KvsimError, match=r"engine: [0-9,]+ KV blocks are more than 100,000,000; lower engine\."
+    ):
+        plan_for_model(LLAMA_8B, available, options)
+
+
+def test_no_room_for_the_weights_names_what_would_mend_it():
+    with pytest.raises(KVCacheTooSmallError, match=r"^gpu: .* does not fit on RTX 4090.*take a larger one"):
+        estimate_available(catalog.model("Llama-3.1-70B"), catalog.gpu("4090"), rules_for("0.33"))
+    with pytest.raises(KVCacheTooSmallError, match=r"^engine.gpu_memory_utilization: .*; raise it"):
+        estimate_available(
+            catalog.model("Qwen3-8B"), catalog.gpu("4090"), rules_for("0.33"), gpu_memory_utilization=0.5
+        )
