@@ -55,6 +55,16 @@ class EngineConfig:
     log_capacity: int = 0
 
     def __post_init__(self) -> None:
+        for name in (
+            "enable_prefix_caching",
+            "enable_chunked_prefill",
+            "disable_chunked_mm_input",
+            "async_scheduling",
+            "scheduler_reserve_full_isl",
+            "disable_lookahead_block_hashes",
+        ):
+            if not isinstance(getattr(self, name), bool):
+                raise KvsimError(f"{name} must be true or false, not {getattr(self, name)!r}")
         for name, least in (
             ("num_gpu_blocks", 2),
             ("max_model_len", 1),
@@ -65,6 +75,13 @@ class EngineConfig:
             ("num_speculative_tokens", 0),
         ):
             self._check_range(name, least)
+        for name, least in (
+            ("encoder_compute_budget", 1),
+            ("encoder_cache_size", 1),
+            ("max_loras", 1),
+        ):
+            if getattr(self, name) is not None:
+                self._check_range(name, least)
         for name, choices in (
             ("scheduling_policy", POLICIES),
             ("spec_method", SPEC_METHODS),
@@ -75,6 +92,8 @@ class EngineConfig:
 
     def _check_range(self, name: str, least: int) -> None:
         value = getattr(self, name)
+        if type(value) is not int:
+            raise KvsimError(f"{name} must be a whole number, not {value!r}")
         if not least <= value <= MAX_TOKENS:
             raise KvsimError(f"{name} must be from {least} to {MAX_TOKENS}, not {value}")
 

@@ -2,12 +2,14 @@
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from kvsim.cache.hashing import none_hash as derive_none_hash
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import KvsimError
 from kvsim.rules import rules_for
@@ -58,11 +60,18 @@ def find_traces(paths: Sequence[Path]) -> list[Path]:
 
 def read_trace(path: Path) -> list[Record]:
     """All lines of a trace, header first, end last; raises KvsimError if it is not one."""
+    number, lines = 0, []
     try:
         opener = gzip.open if path.name.endswith(".gz") else open
         with opener(path, "rt", encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file]
-    except (OSError, EOFError, ValueError) as error:
+            for line in file:
+                number += 1
+                lines.append(json.loads(line))
+    except json.JSONDecodeError as error:
+        raise KvsimError(f"{path} line {number}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise KvsimError(f"{path} line {number}: not a trace: nested too deeply") from None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise KvsimError(f"{path}: not a readable trace: {error}") from None
     kinds = [line.get("type") if isinstance(line, dict) else None for line in lines]
     if kinds[:1] != ["header"] or kinds[-1:] != ["end"] or set(kinds[1:-1]) - {"step"}:
@@ -72,10 +81,12 @@ def read_trace(path: Path) -> list[Record]:
 
 def scenario_path(trace: Path, name: str) -> Path:
     """golden*/NAME.jsonl.gz -> scenarios/NAME.json beside the golden folder."""
-    for folder in (trace.parent.parent / "scenarios", trace.parent / "scenarios", trace.parent):
+    here = trace.absolute().parent
+    for folder in (here.parent / "scenarios", here / "scenarios", here):
         if (folder / f"{name}.json").is_file():
             return folder / f"{name}.json"
-    raise KvsimError(f"{trace}: its scenario {name}.json is not in {trace.parent.parent / 'scenarios'}")
+    looked = here.parent / "scenarios"
+    raise KvsimError(f"{trace}: its scenario {name}.json is not there (looked in {looked})")
 
 
 def _parts(ours: Any, theirs: Any, field: str) -> Iterator[tuple[str, Any, Any]] | None:
@@ -117,20 +128,38 @@ def _header(config: EngineConfig) -> Record:
         "use_eagle_block_drop": config.use_eagle_block_drop,
         "max_in_flight_tokens": kv.max_in_flight_tokens if rules.window_cap_counts_in_flight else None,
         "queue_depth": config.queue_depth,
+        "scheduler": "AsyncScheduler" if config.async_scheduling else "Scheduler",
+        "hash_algo": config.prefix_caching_hash_algo,
     }
 
 
 def _prepare(path: Path, header: Record) -> tuple[Scenario, EngineConfig, bytes]:
     """What a trace's header leads to; raises KvsimError, naming the trace, where it leads nowhere."""
+    name = header.get("scenario")
+    if not isinstance(name, str) or not isinstance(header.get("config"), dict):
+        raise KvsimError(f"{path}: the header must name a scenario and hold its config")
     try:
-        rules_for(header["vllm"])
-        scenario = Scenario(scenario_path(path, header["scenario"]))
-        config = engine_config(header["config"], header["vllm"])
-        return scenario, config, bytes.fromhex(header["none_hash"])
+        rules_for(str(header.get("vllm")))
+    except KvsimError as error:
+        raise KvsimError(f"{path}: header: {error}") from None
+    found = scenario_path(path, name)
+    try:
+        scenario = Scenario(found)
+    except KvsimError as error:
+        raise KvsimError(f"{found}: {error}") from None
     except KeyError as error:
-        raise KvsimError(f"{path}: the header or the scenario lacks {error}") from None
+        raise KvsimError(f"{found}: {error} is missing") from None
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise KvsimError(f"{found}: not a scenario: {error}") from None
+    try:
+        config = engine_config(header["config"], str(header["vllm"]))
+        return scenario, config, bytes.fromhex(header["none_hash"])
+    except KvsimError as error:
+        raise KvsimError(f"{path}: header: {error}") from None
+    except KeyError as error:
+        raise KvsimError(f"{path}: the header lacks {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise KvsimError(f"{path}: header or scenario {header.get('scenario')}.json: {error}") from None
+        raise KvsimError(f"{path}: header: {error}") from None
 
 
 def verify_trace(path: Path) -> Verdict:
@@ -138,20 +167,31 @@ def verify_trace(path: Path) -> Verdict:
     header, *recorded = read_trace(path)
     scenario, config, none_hash = _prepare(path, header)
     ours = _header(config)
+    if header.get("pythonhashseed") is not None:  # else vLLM may have drawn the root at random
+        seed = {"PYTHONHASHSEED": str(header["pythonhashseed"])}
+        ours["none_hash"] = derive_none_hash(config.prefix_caching_hash_algo, config.rules, seed).hex()
     if not config.enable_prefix_caching:
         ours.pop("hash_block_size")  # without caching nothing is hashed
     difference = first_difference(ours, {key: header.get(key) for key in ours})
     if difference:
         return Verdict(path, len(recorded) - 1, f"header, {difference}")
-    for theirs, mine in zip_longest(recorded, Replay(scenario, config, none_hash)):
+    try:
+        difference = _compare_steps(recorded, Replay(scenario, config, none_hash))
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise KvsimError(f"{path}: its scenario {scenario.name} cannot be replayed: {what}") from None
+    return Verdict(path, len(recorded) - 1, difference)
+
+
+def _compare_steps(recorded: Sequence[Record], replay: Iterable[Record]) -> str | None:
+    for theirs, mine in zip_longest(recorded, replay):
         if mine is None or theirs is None:
-            extent = "fewer" if mine is None else "more"
-            return Verdict(path, len(recorded) - 1, f"ours has {extent} lines")
+            return f"ours has {'fewer' if mine is None else 'more'} lines"
         where = f"step {theirs.get('t')}" if theirs["type"] == "step" else "end"
         difference = first_difference(mine, theirs)
         if difference:
-            return Verdict(path, len(recorded) - 1, f"{where}, {difference}")
-    return Verdict(path, len(recorded) - 1)
+            return f"{where}, {difference}"
+    return None
 
 
 def verify_paths(paths: Sequence[Path | str]) -> Iterator[Verdict]:

@@ -202,7 +202,8 @@ def lines(text):
     [
         (write(b"not gzip at all"), "not a readable trace"),
         (write(b""), "not a"),
-        (lines("{]\n"), "not a readable trace"),
+        (lines('{"type": "header"}\n{]\n'), "line 2: not JSON"),
+        (lines("[" * 100_000 + "\n"), "line 1: not a trace: nested too deeply"),
         (lines("[1]\n[2]\n"), "not a conformance trace"),
         (lines("3\n4\n"), "not a conformance trace"),
         (write(gzip.compress(b"\xff\xfe\x00")), "not a readable trace"),
@@ -213,6 +214,7 @@ def lines(text):
         (header(config={"block_size": 4}), "kv_groups"),
         (header(config=None), "header"),
         (header(scenario="absent"), "absent.json"),
+        (header(config={"block_size": 4, "kv_groups": [{"kind": "full"}], "max_num_seqs": True}), "missing"),
         (header(none_hash="xyz"), "hexadecimal"),
         (without_scenario, f"{NAME}.json"),
         (broken_scenario, f"{NAME}.json"),
