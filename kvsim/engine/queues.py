@@ -104,12 +104,13 @@ def index_in_running(eng, r):
 
 @compiled_part
 def lowest_priority_running(eng):
-    """Index of the running request with the largest (priority, arrival time), the first of equals."""
-    q = eng.kv.requests
+    """Index of the running request with the largest (priority, arrival time).
+
+    vLLM's clock never ties, a trace in milliseconds does: then the one added last goes, since two
+    equal requests could preempt each other for ever.
+    """
     worst = 0
     for i in range(1, eng.scalars["num_running"][0]):
-        a, b = eng.seats["running"][i], eng.seats["running"][worst]
-        later = q["priority"][a] == q["priority"][b] and q["arrival_time"][a] > q["arrival_time"][b]
-        if q["priority"][a] > q["priority"][b] or later:
+        if _goes_before(eng, eng.seats["running"][worst], eng.seats["running"][i]):
             worst = i
     return worst
