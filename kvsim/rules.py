@@ -23,6 +23,7 @@ class VllmRules:
     group_size_ratio: the largest layer count is taken as group size below this multiple of the smallest.
     pads_unequal_pages: pages that cannot be made equal are padded or packed; else start-up fails.
     default_gpu_memory_utilization: share of the card when the flag is absent.
+    largest_batch_tier: cards of 160 GiB and more get the largest default batch (`engine/arg_utils.py`).
     fit_check_first_group_only: the start-up check measures the first group's need alone.
     cuda_graph_memory_counted: the CUDA-graph estimate is taken off the KV budget.
     override_before_fit_check: ``num_gpu_blocks_override`` also replaces the memory that is checked.
@@ -78,6 +79,7 @@ class VllmRules:
     group_size_ratio: float
     pads_unequal_pages: bool
     default_gpu_memory_utilization: float
+    largest_batch_tier: bool
     fit_check_first_group_only: bool
     cuda_graph_memory_counted: bool
     override_before_fit_check: bool
@@ -119,6 +121,7 @@ _RELEASES = {
         group_size_ratio=1.5,
         pads_unequal_pages=True,
         default_gpu_memory_utilization=0.92,
+        largest_batch_tier=True,
         fit_check_first_group_only=False,
         cuda_graph_memory_counted=True,
         override_before_fit_check=True,
@@ -158,6 +161,7 @@ _RELEASES = {
         group_size_ratio=1.25,
         pads_unequal_pages=False,
         default_gpu_memory_utilization=0.9,
+        largest_batch_tier=False,
         fit_check_first_group_only=True,
         cuda_graph_memory_counted=False,
         override_before_fit_check=False,

@@ -66,8 +66,9 @@ def gpu(name: str) -> GpuSpec:
 def model(name: str | Path) -> ModelSpec:
     """The model of that name or config.json; raises KvsimError with the nearest spellings if none is."""
     text = str(name)
-    if isinstance(name, Path) or text.endswith(".json") or Path(text, "config.json").is_file():
-        return model_from_file(name)
+    path = name if isinstance(name, Path) else config_file(text)
+    if path is not None:
+        return model_from_file(path)
     found = _find_model(text)
     if found is not None:
         return _model_spec(found)
@@ -76,6 +77,29 @@ def model(name: str | Path) -> ModelSpec:
     if found is None:
         raise _unknown("model", text, _model_names()[0], _key(text))
     return replace(_model_spec(found), name=text, quantization=quantization)
+
+
+def config_file(name: str, folder: Path = Path()) -> Path | None:
+    """The config.json that a model's name leads to, in `folder` or else the working directory; None if none.
+
+    Raises KvsimError if the name ends in .json and there is no such file.
+    """
+    places = list(dict.fromkeys((folder / name, Path(name))))
+    for place in places:
+        for path in (place, place / "config.json"):
+            if path.suffix == ".json" and _is_file(path):
+                return path
+    if name.endswith(".json"):
+        tried = " and ".join(map(str, places))
+        raise KvsimError(f"model: {name!r} is not a regular file (tried {tried})")
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for a file
+        return False
 
 
 def gpu_names() -> list[str]:

@@ -1,19 +1,22 @@
-"""Values that vLLM derives at start-up where the scenario names none.
+"""Values that vLLM derives at start-up where the scenario names none, and flags that do not go together.
 
 Source: `EngineArgs.get_batch_defaults` and `_set_default_max_num_seqs_and_batched_tokens_args`
-(vllm/engine/arg_utils.py, 0.33.0), as for the API server. Not reproduced: 0.16 has no tier of
-160 GiB, and the raised batch of prefix-LM models with pictures.
+(vllm/engine/arg_utils.py, 0.33.0 and 0.16.0), as for the API server. Not reproduced: the raised batch
+of prefix-LM models with pictures.
 """
 
 from typing import Any
 
+from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
+from kvsim.gpu.layers import check_split, check_stages
 from kvsim.gpu.model import ModelSpec
 from kvsim.rules import VllmRules
 from kvsim.scenario.engine import MAX_INT, EngineSection
 from kvsim.workload.checks import FieldError
 
 GIB = 1 << 30
+MAX_TABLE_ENTRIES = 1 << 30  # block ids of all sequences: 4 GiB
 DEFAULT_MAX_LORAS = 1  # `LoRAConfig.max_loras`
 
 _SMALL_CARDS = (2048, 256)  # max_num_batched_tokens, max_num_seqs
@@ -21,10 +24,10 @@ _LARGE_CARDS = (8192, 1024)
 _LARGEST_CARDS = (16384, 1024)
 
 
-def batch_defaults(gpu: GpuSpec) -> tuple[int, int]:
+def batch_defaults(gpu: GpuSpec, rules: VllmRules) -> tuple[int, int]:
     """(max_num_batched_tokens, max_num_seqs) of `vllm serve` on this GPU."""
     name = gpu.name.lower()
-    if gpu.memory_bytes >= 160 * GIB:
+    if rules.largest_batch_tier and gpu.memory_bytes >= 160 * GIB:
         return _LARGEST_CARDS
     if gpu.memory_bytes >= 70 * GIB and "a100" not in name and "gb10" not in name:
         return _LARGE_CARDS
@@ -34,8 +37,12 @@ def batch_defaults(gpu: GpuSpec) -> tuple[int, int]:
 def filled(
     engine: EngineSection, rules: VllmRules, gpu: GpuSpec, model: ModelSpec, num_loras: int
 ) -> EngineSection:
-    """The engine section with what the release, the GPU and the workload settle."""
-    batched, seqs = batch_defaults(gpu)
+    """The engine section with what the release, the GPU and the workload settle.
+
+    `model` is as served, see `kvsim.gpu.quantization`. Raises FieldError for flags that do not go together.
+    """
+    _check_ranks(engine, model)
+    batched, seqs = batch_defaults(gpu, rules)
     seqs = engine.max_num_seqs or seqs
     batched = engine.max_num_batched_tokens or _fitting_batch(engine, model, batched, seqs)
     update: dict[str, Any] = {
@@ -45,7 +52,36 @@ def filled(
         "gpu_memory_utilization": engine.gpu_memory_utilization or rules.default_gpu_memory_utilization,
         "max_loras": engine.max_loras or (DEFAULT_MAX_LORAS if num_loras else None),
     }
+    _check_table(engine, model, update["max_num_seqs"])
     return engine.model_copy(update=update)
+
+
+def _check_ranks(engine: EngineSection, model: ModelSpec) -> None:
+    try:
+        check_split(model, engine)
+        check_stages(model.num_hidden_layers, engine.pipeline_parallel_size)
+    except KvsimError as error:
+        raise as_field_error(error) from None
+
+
+def as_field_error(error: KvsimError) -> KvsimError:
+    """A complaint "<flag>: <problem>" of the GPU side as one about that key; others as they are."""
+    flag, colon, problem = str(error).partition(": ")
+    return FieldError(flag, problem) if colon and flag in EngineSection.model_fields else error
+
+
+def _check_table(engine: EngineSection, model: ModelSpec, seqs: int) -> None:
+    """The block table has a row for each sequence and room for the longest one in it."""
+    length: Any = engine.max_model_len or model.max_position_embeddings
+    if not model.max_position_embeddings and not isinstance(length, int):
+        raise FieldError("max_model_len", f"missing; give tokens, the maximum of {model.name} is not known")
+    if length == "auto":  # the memory will settle it
+        return
+    entries = seqs * -(-length // engine.block_size)
+    if entries > MAX_TABLE_ENTRIES:
+        table = f"{seqs:,} sequences of {length:,} tokens take a block table of {entries:,} entries"
+        problem = f"{table}, more than {MAX_TABLE_ENTRIES:,}; lower it or max_num_seqs"
+        raise FieldError("max_model_len", problem)
 
 
 def _async_scheduling(engine: EngineSection, rules: VllmRules) -> bool:

@@ -8,15 +8,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from kvsim.gpu.memory import MAX_GPU_BLOCKS
 from kvsim.workload.checks import shown
 
 MAX_INT = 2**31 - 1
 MAX_BYTES = 2**60
 MAX_RANKS = 4096
 MAX_BLOCK_SIZE = 65_536
+MAX_SEQS = 1_000_000
+MAX_BATCH = 1 << 24
 
 Count = Annotated[int, Field(ge=1, le=MAX_INT)]
 CountFromZero = Annotated[int, Field(ge=0, le=MAX_INT)]
+Blocks = Annotated[int, Field(ge=1, le=MAX_GPU_BLOCKS)]
+Seqs = Annotated[int, Field(ge=1, le=MAX_SEQS)]
+Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 Bytes = Annotated[int, Field(ge=1, le=MAX_BYTES)]
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -52,13 +58,13 @@ class EngineSection(Section):
     """vLLM's engine flags. `available_kv_cache_bytes` is what its start-up log prints as available."""
 
     block_size: Annotated[int, Field(ge=1, le=MAX_BLOCK_SIZE)] = 16
-    num_gpu_blocks_override: Count | None = None
+    num_gpu_blocks_override: Blocks | None = None
     kv_cache_memory_bytes: Bytes | None = None
     available_kv_cache_bytes: Bytes | None = None
     gpu_memory_utilization: Fraction | None = None
     max_model_len: Annotated[Any, BeforeValidator(_model_length)] = None
-    max_num_seqs: Count | None = None
-    max_num_batched_tokens: Count | None = None
+    max_num_seqs: Seqs | None = None
+    max_num_batched_tokens: Batch | None = None
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgo = "fast"
     prefix_cache_retention_interval: CountFromZero | None = 0
@@ -70,8 +76,8 @@ class EngineSection(Section):
     watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     scheduler_reserve_full_isl: bool = True
     disable_hybrid_kv_cache_manager: bool = False
-    encoder_compute_budget: Count | None = None
-    encoder_cache_size: Count | None = None
+    encoder_compute_budget: Batch | None = None
+    encoder_cache_size: Batch | None = None
     max_loras: Count | None = None
     speculative_config: SpeculativeSection | None = None
     tensor_parallel_size: Ranks = 1

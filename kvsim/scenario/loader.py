@@ -54,7 +54,7 @@ class _Source:
 
 def _checked(values: dict[str, Any], source: _Source, trace: Path | None) -> Scenario:
     try:
-        scenario = Scenario.model_validate(values)
+        scenario = Scenario.model_validate(values, context={"folder": source.path.parent})
     except ValidationError as error:
         where, problem, further = first_problem(error, Scenario)
         raise KvsimError(locate(where, problem, further, source.place)) from None

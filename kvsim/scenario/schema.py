@@ -13,8 +13,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
+from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.quantization import served_as
 from kvsim.rules import rules_for
-from kvsim.scenario.defaults import filled
+from kvsim.scenario.defaults import as_field_error, filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
 from kvsim.scenario.yaml_file import dump
@@ -48,13 +50,19 @@ def _gpu(value: str) -> str:
         raise ValueError(str(error).removeprefix("gpu: ")) from None
 
 
-def _model(value: str) -> str:
+def _folder(info: ValidationInfo) -> Path:
+    """Where the scenario file stands; the working directory for one made in Python."""
+    return Path((info.context or {}).get("folder", ""))
+
+
+def _model(value: str, info: ValidationInfo) -> str:
     """The catalog's spelling; a path to a config.json stays as it is."""
     try:
-        name = catalog.model(value).name
+        path = catalog.config_file(value, _folder(info))
+        name = catalog.model(path or value).name
     except KvsimError as error:
         raise ValueError(str(error).removeprefix("model: ")) from None
-    return value if Path(value).exists() else name
+    return value if path else name
 
 
 Text = Annotated[str, Field(min_length=1, max_length=500)]
@@ -63,7 +71,9 @@ Text = Annotated[str, Field(min_length=1, max_length=500)]
 class Scenario(Section):
     """A run, described. Sections and keys are those of the YAML file.
 
-    `workload` is one of kvsim.workload's descriptions or a mapping with its `type`. Every
+    `model` names a row of the catalog or a config.json (or its folder), looked for beside the scenario
+    file and then in the working directory; `model_sha256`, that file's SHA-256, stands in for it in
+    `scenario_hash`. `workload` is one of kvsim.workload's descriptions or a mapping with its `type`. Every
     default is filled in; what stays None has no value, or vLLM derives it from the model.
     Raises pydantic's ValidationError; `load_scenario` turns it into one line.
     """
@@ -72,13 +82,18 @@ class Scenario(Section):
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     vllm_version: Annotated[str, BeforeValidator(_version)] = "0.33"
     model: Annotated[Text, AfterValidator(_model)]
+    model_sha256: Annotated[str | None, Field(validate_default=True)] = None
     gpu: Annotated[Text, AfterValidator(_gpu)]
     horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
     workload: Annotated[Any, BeforeValidator(workload_section)]
     engine: EngineSection = Field(default_factory=EngineSection, validate_default=True)
     cluster: ClusterSection = Field(default_factory=ClusterSection)
 
+    _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
+
+    def model_post_init(self, context: Any) -> None:
+        self._folder = Path((context or {}).get("folder", ""))
 
     @field_validator("name")
     @classmethod
@@ -87,6 +102,21 @@ class Scenario(Section):
             letters = "letters, digits, dot, dash and underscore"
             raise ValueError(f"{shown(value)} cannot name a folder; use {letters}")
         return value
+
+    @field_validator("model_sha256")
+    @classmethod
+    def _pin_model(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if "model" not in info.data:
+            return value  # another error will be told
+        path = catalog.config_file(info.data["model"], _folder(info))
+        if path is None:
+            if value is not None:
+                raise ValueError("goes with a config.json as model; leave it out")
+            return None
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if value not in (None, digest):
+            raise ValueError(f"{path} holds another model, with {digest}")
+        return digest
 
     @field_validator("workload")
     @classmethod
@@ -109,8 +139,19 @@ class Scenario(Section):
             return value  # another error will be told
         rules = rules_for(info.data["vllm_version"])
         num_loras: int = getattr(info.data["workload"], "num_loras", 0)
-        card, shape = catalog.gpu(info.data["gpu"]), catalog.model(info.data["model"])
-        return filled(value, rules, card, shape, num_loras)
+        model = info.data["model"]
+        shape = catalog.model(catalog.config_file(model, _folder(info)) or model)
+        try:
+            shape = served_as(shape, rules.version, value.quantization, value.dtype)
+        except KvsimError as error:
+            raise as_field_error(error) from None
+        return filled(value, rules, catalog.gpu(info.data["gpu"]), shape, num_loras)
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The model's shape, with the engine's dtype and quantization."""
+        shape = catalog.model(catalog.config_file(self.model, self._folder) or self.model)
+        return served_as(shape, self.vllm_version, self.engine.quantization, self.engine.dtype)
 
     @property
     def trace_path(self) -> Path | None:
@@ -132,6 +173,7 @@ class Scenario(Section):
             "seed": self.seed,
             "vllm_version": self.vllm_version,
             "model": self.model,
+            **({"model_sha256": self.model_sha256} if self.model_sha256 else {}),
             "gpu": self.gpu,
             "engine": self.engine.model_dump(),
             "workload": {"type": type_name(self.workload), **_plain(dataclasses.asdict(self.workload))},
@@ -147,9 +189,11 @@ class Scenario(Section):
     def scenario_hash(self) -> str:
         """SHA-256 (hex) over the canonical JSON of `resolved`.
 
-        A trace counts by its content, not by where it lies.
+        A trace and a config.json count by their content, not by where they lie.
         """
         values = self.resolved()
+        if self.model_sha256:
+            values.pop("model")
         values["workload"].pop("path", None)
         text = json.dumps(_canonical(values), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -53,7 +53,11 @@ def complain(tmp_path):
         ),
         ("engine:", "engin:", "line 4: engin: unknown key; did you mean engine?"),
         ("  rate", "  rat", "line 9: workload.rat: unknown key; did you mean rate?"),
-        ("gpu:", "zzzz:", "line 3: zzzz: unknown key; known are name, seed, vllm_version, model, gpu"),
+        (
+            "gpu:",
+            "zzzz:",
+            "line 3: zzzz: unknown key; known are name, seed, vllm_version, model, model_sha256, gpu",
+        ),
         ("seed: 1", "seed: one", "line 1: seed: 'one' is not a whole number"),
         ("seed: 1", "seed: 1.5", "line 1: seed: 1.5 is not a whole number"),
         ("seed: 1", "seed: -1", "line 1: seed: -1 is out of range; give at least 0"),
@@ -352,3 +356,65 @@ printable = st.characters(exclude_categories=["C", "Z"], exclude_characters="-")
 def test_what_is_read_is_what_was_written(values):
     read, _ = parse_mapping(json.dumps(values, ensure_ascii=False), "text")
     assert read == values
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            ["engine.quantization=banana"],
+            "engine.quantization: 'banana' is not a method of vLLM 0.33; one of fp8, ",
+        ),
+        (
+            ["engine.quantization=awq", "model=qwen3-8b-fp8"],
+            "engine.quantization: awq contradicts qwen3-8b-fp8",
+        ),
+        (
+            ["engine.tensor_parallel_size=3"],
+            "engine.tensor_parallel_size: 3 does not divide the 16 attention",
+        ),
+        (
+            ["engine.pipeline_parallel_size=100"],
+            "engine.pipeline_parallel_size: 100 is more than the model's",
+        ),
+        (
+            ["engine.decode_context_parallel_size=3"],
+            "engine.decode_context_parallel_size: 3 does not divide",
+        ),
+        (
+            ["engine.num_gpu_blocks_override=2147483647"],
+            "engine.num_gpu_blocks_override: 2147483647 is out of range; give at most 100000000",
+        ),
+        (
+            ["engine.max_model_len=2000000000", "engine.max_num_seqs=1000"],
+            "engine.max_model_len: 1,000 sequences of 2,000,000,000 tokens "
+            "take a block table of 125,000,000,000 entries",
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together(complain, overrides, says):
+    assert complain(GOOD, *overrides).startswith(f"--set {overrides[0]}: {says}")
+
+
+CONFIG = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 999}
+
+
+def test_models_from_files(complain, tmp_path):
+    text = GOOD.replace("Qwen/Qwen3-VL-2B-Instruct", "mine.json")
+    told = complain(text)
+    assert told.startswith(
+        "DIR/bad.yaml line 2: model: 'mine.json' is not a regular file (tried DIR/mine.json"
+    )
+    config = tmp_path / "mine.json"
+    config.write_text("[" * 100_000)
+    assert complain(text).startswith("DIR/bad.yaml line 2: model: DIR/mine.json: cannot be read")
+    config.write_text(json.dumps({**CONFIG, "num_attention_heads": 0}))
+    assert "DIR/mine.json: num_attention_heads is 0, wanted a whole number from 1" in complain(text)
+    config.write_text(json.dumps({**CONFIG, "max_position_embeddings": None}))
+    told = complain(text.replace("  max_model_len: 4096\n", ""))
+    assert "engine.max_model_len: missing; give tokens, the maximum of" in told
+    config.write_text(json.dumps(CONFIG))
+    told = complain(f"{text}model_sha256: {'a' * 64}\n")
+    assert told.startswith("DIR/bad.yaml line 12: model_sha256: DIR/mine.json holds another model, with ")
+    told = complain(f"{GOOD}model_sha256: {'a' * 64}\n")
+    assert told == "DIR/bad.yaml line 12: model_sha256: goes with a config.json as model; leave it out"

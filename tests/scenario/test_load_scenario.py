@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
+from kvsim.rules import rules_for
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.scenario.defaults import batch_defaults
 from kvsim.scenario.yaml_file import parse_mapping
@@ -64,17 +65,19 @@ def test_release_may_be_a_number(load, version):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "expected"),
+    ("gpu", "version", "expected"),
     [
-        ("rtx-4090", (2048, 256)),
-        ("A100-80GB SXM", (2048, 256)),
-        ("H100 SXM", (8192, 1024)),
-        ("B200", (16384, 1024)),
-        ("GB10", (2048, 256)),
+        ("rtx-4090", "0.33", (2048, 256)),
+        ("A100-80GB SXM", "0.33", (2048, 256)),
+        ("H100 SXM", "0.33", (8192, 1024)),
+        ("H100 SXM", "0.16", (8192, 1024)),
+        ("B200", "0.33", (16384, 1024)),
+        ("B200", "0.16", (8192, 1024)),
+        ("GB10", "0.33", (2048, 256)),
     ],
 )
-def test_batch_defaults_of_the_api_server(gpu, expected):
-    assert batch_defaults(catalog.gpu(gpu)) == expected
+def test_batch_defaults_of_the_api_server(gpu, version, expected):
+    assert batch_defaults(catalog.gpu(gpu), rules_for(version)) == expected
 
 
 def test_default_batch_fits_what_is_given(load):
@@ -289,3 +292,39 @@ def test_async_scheduling_is_on_where_the_release_can(
     if not expected:
         with pytest.raises(KvsimError, match=r"engine\.async_scheduling: true does not go with ngram"):
             load_scenario(path, ["engine.async_scheduling=true"])
+
+
+CONFIG = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 999}
+
+
+def test_a_config_file_counts_by_its_content(load, tmp_path, monkeypatch):
+    text = MINIMAL.replace("Qwen/Qwen3-VL-2B-Instruct", "model/config.json")
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(CONFIG))
+    first = load(text)
+    assert (first.model, first.model_spec.num_hidden_layers) == ("model/config.json", 2)
+    monkeypatch.chdir(tmp_path)
+    again = load(first.to_yaml(), name="again.yaml")
+    assert (again.resolved(), again.scenario_hash) == (first.resolved(), first.scenario_hash)
+    (tmp_path / "copy.json").write_text(config.read_text())
+    assert load(text, "model=copy.json", name="case.yaml").scenario_hash == first.scenario_hash
+    config.write_text(json.dumps({**CONFIG, "num_hidden_layers": 3}))
+    assert load(text).scenario_hash != first.scenario_hash
+
+
+def test_a_model_beside_the_scenario_goes_before_one_in_the_working_folder(tmp_path, monkeypatch):
+    for folder, layers in ((tmp_path, 2), (tmp_path / "sub", 3)):
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": layers}))
+    text = MINIMAL.replace("Qwen/Qwen3-VL-2B-Instruct", "config.json")
+    (tmp_path / "sub" / "case.yaml").write_text(text)
+    for place in (tmp_path, tmp_path / "sub"):
+        monkeypatch.chdir(place)
+        assert load_scenario(tmp_path / "sub" / "case.yaml").model_spec.num_hidden_layers == 3
+
+
+def test_quantization_and_dtype_reach_the_model(load):
+    plain = load(MINIMAL).model_spec
+    assert load(MINIMAL, "engine.quantization=fp8").model_spec.weight_bytes < plain.weight_bytes
+    assert load(MINIMAL, "engine.dtype=float32").model_spec.weight_bytes == 2 * plain.weight_bytes
