@@ -10,7 +10,6 @@ import simpy
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
 from kvsim.errors import KvsimError
-from kvsim.gpu import catalog
 from kvsim.results import (
     MemorySink,
     ParquetSink,
@@ -122,7 +121,7 @@ def run_scenario(
     `AllRefusedError`.
     """
     sink = sink or MemorySink()
-    model = catalog.model(scenario.model)
+    model = scenario.model_spec
     available, estimate = available_bytes(scenario, model)
     plan = plan_memory(scenario, model, available)
     config, cost = engine_config(scenario, model, plan), step_cost(scenario, model)
