@@ -87,7 +87,7 @@ def config_file(name: str, folder: Path = Path()) -> Path | None:
     places = list(dict.fromkeys((folder / name, Path(name))))
     for place in places:
         for path in (place, place / "config.json"):
-            if path.suffix == ".json" and _is_file(path):
+            if path.suffix == ".json" and is_file(path):
                 return path
     if name.endswith(".json"):
         tried = " and ".join(map(str, places))
@@ -95,7 +95,8 @@ def config_file(name: str, folder: Path = Path()) -> Path | None:
     return None
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether that is a regular file."""
     try:
         return path.is_file()
     except OSError:  # a name too long for a file

@@ -28,7 +28,10 @@ def load_scenario(
     source = _Source(path)
     values, source.lines = parse_mapping(read_text(path), str(path))
     for text in overrides:
-        source.overridden[_apply(values, text)] = f"--set {text}"
+        where = _apply(values, text)
+        if where in source.overridden:
+            raise KvsimError(f"--set {text}: {'.'.join(where)} is set twice; give it once")
+        source.overridden[where] = f"--set {text}"
     if trace is not None:
         _put_trace(values, str(trace), source)
     values.setdefault("name", _default_name(path))

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kvsim.scenario.spelling import unknown_key
-from kvsim.workload.checks import FieldError, shown
+from kvsim.workload.checks import FieldError, not_whole, shown
 
 Where = tuple[str, ...]
 
@@ -57,14 +57,20 @@ def _problem(details: ErrorDetails, schema: type[BaseModel]) -> tuple[Where, str
         return where, unknown_key(where[-1], list(_section(schema, where[:-1]).model_fields))
     if kind == "missing" or (value is None and kind in _KINDS):
         return where, f"missing; give {_HINTS.get(where[-1], 'a value')}"
+    if kind == "int_type":
+        return where, not_whole(value)
     if kind in _KINDS:
         return where, f"{shown(value)} is not {_KINDS[kind]}"
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        return where, f"{shown(value)} is out of range; give {words} {context[key]}"
+        return where, f"{shown(value)} is out of range; give {words} {_number(context[key])}"
     if kind == "literal_error":
         return where, f"{shown(value)} is not known; one of {context['expected']}".replace("'", "")
     return where, f"{shown(value)}: {details['msg']}"
+
+
+def _number(bound: float) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
 def _own(where: Where, error: Exception) -> tuple[Where, str]:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -222,7 +223,7 @@ def with_trace(scenario: Scenario, folder: Path, given: Path | None = None) -> S
         if given is not None:
             raise FieldError("type", f"{type_name(spec)} replays no trace; --trace needs type: trace")
         return scenario
-    path = _find_trace(spec.path, folder) if given is None else given
+    path = _find_trace(spec.path, folder) if given is None else _regular(given)
     digest, num_rows = fingerprint(path)
     if num_rows == 0:
         raise KvsimError(f"{path}: empty; a trace needs at least one row")
@@ -242,10 +243,18 @@ def _unknown_pixels(model: str) -> str:
 def _find_trace(path: str, folder: Path) -> Path:
     places = [folder / path, Path(path)]
     for place in places:
-        if place.is_file():
+        if catalog.is_file(place):
             return place
     tried = " and ".join(dict.fromkeys(str(place) for place in places))
-    raise FieldError("path", f"{shown(path)} is not there (tried {tried})")
+    there = any(os.path.exists(place) for place in places)
+    raise FieldError("path", f"{shown(path)} is not {'a regular file' if there else 'there'} (tried {tried})")
+
+
+def _regular(path: Path) -> Path:
+    """A trace is read more than once, which a pipe does not allow."""
+    if os.path.exists(path) and not catalog.is_file(path):
+        raise FieldError("path", "not a regular file")
+    return path
 
 
 def _plain(value: Any) -> Any:

@@ -37,11 +37,19 @@ def workload_section(value: Any) -> WorkloadSpec:
     given = {key: _infinity(item) for key, item in value.items() if key != "type"}
     for key in given:
         if key not in fields:
-            raise FieldError(key, unknown_key(key, ["type", *fields]))
+            raise FieldError(key, _not_a_key(key, value["type"], ["type", *fields]))
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in given:
             raise FieldError(name, f"missing; {_MISSING[name]}")
     return kind(**given)
+
+
+def _not_a_key(key: str, kind: str, known: list[str]) -> str:
+    """A key of another type of workload is not misspelt."""
+    others = [name for name, cls in TYPES.items() if key in {field.name for field in dataclasses.fields(cls)}]
+    if others:
+        return f"not a key of type {kind} but of {' and '.join(others)}; leave it out"
+    return unknown_key(key, known)
 
 
 _MISSING = {

@@ -1,20 +1,26 @@
 """YAML text to plain values, remembering on which line each key stands."""
 
 import io
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.constructor import ConstructorError, RoundTripConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 
 from kvsim.errors import KvsimError
 from kvsim.workload.checks import shown
 
 Path_ = tuple[str, ...]
+MAX_LETTERS = 1 << 20
+MAX_DEPTH = 100
+_TOO_DEEP = "nested too deeply"
 MAX_VALUES = 100_000  # a scenario has a few dozen; this stops aliases that multiply without end
-_SCALARS = (bool, int, float, str)
+_SCALARS = (bool, int, float)
 
 
 def read_text(path: Path) -> str:
@@ -45,19 +51,77 @@ def parse_value(text: str, source: str) -> Any:
     return _Plain(source, Lines()).value(_load(text, source), ())
 
 
+class _Constructor(RoundTripConstructor):
+    """Tells where a value stands that YAML's rules, or a tag, make a number or a date but is none."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError:
+            tag = str(node.tag).rpartition(":")[2]
+            kind = {"int": "a whole number", "float": "a number", "timestamp": "a date"}.get(tag, tag)
+            problem = f"{shown(node.value)} cannot be read as {kind}; if it is text, put it in quotes"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
+
+
 def _load(text: str, source: str) -> Any:
+    _check_size(text, source)
+    yaml = YAML(typ="rt", pure=True)
+    yaml.Constructor = _Constructor
     try:
-        return YAML(typ="rt", pure=True).load(text)
+        return yaml.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
         problem = " ".join(str(error.problem or error.context or "cannot be parsed").split())
-        raise KvsimError(f"{source}{where}: broken YAML: {problem}") from None
+        raise _broken(source, problem, (mark.line + 1, mark.column + 1) if mark else None) from None
+    except ReaderError as error:
+        before = text[: error.position]
+        place = before.count("\n") + 1, error.position - before.rfind("\n")
+        letter = ord(text[error.position])
+        raise _broken(source, f"the control character U+{letter:04X}; delete it", place) from None
     except RecursionError:
-        raise KvsimError(f"{source}: broken YAML: nested too deeply") from None
+        raise _broken(source, _TOO_DEEP) from None
     except (YAMLError, ValueError) as error:
-        problem = " ".join(str(error).split())[:120]
-        raise KvsimError(f"{source}: broken YAML: {problem}") from None
+        raise _broken(source, " ".join(str(error).split())[:120]) from None
+
+
+def _broken(source: str, problem: str, place: tuple[int, int] | None = None) -> KvsimError:
+    """`place`: line and column, from 1; an override, which is one line, needs the column alone."""
+    where = f" line {place[0]} column {place[1]}" if place else ""
+    if source.startswith("--set ") and place:
+        where = f": column {place[1]} of the value"
+    return KvsimError(f"{source}{where}: broken YAML: {problem}")
+
+
+def _check_size(text: str, source: str) -> None:
+    """The parser takes seconds to find out that it cannot go so deep, and minutes over megabytes."""
+    if len(text) > MAX_LETTERS:
+        raise KvsimError(f"{source}: {len(text):,} letters are too many for a scenario")
+    if _depth_in_brackets(text) > MAX_DEPTH or _depth_in_lines(text) > MAX_DEPTH:
+        raise _broken(source, _TOO_DEEP)
+
+
+def _depth_in_brackets(text: str) -> int:
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = max(depth + (1 if bracket in "[{" else -1), 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _depth_in_lines(text: str) -> int:
+    """Of sections by indentation, and of lists in lists ("- - - 1")."""
+    levels: list[int] = []
+    deepest = 0
+    for line in text.splitlines():
+        lead = re.match(r"[ \t]*((?:[-?:][ \t]+)*)", line)
+        indent = len(line) - len(line.lstrip())
+        while levels and levels[-1] >= indent:
+            levels.pop()
+        levels.append(indent)
+        levels += range(indent + 1, indent + 1 + len((lead[1] if lead else "").split()))
+        deepest = max(deepest, len(levels))
+    return deepest
 
 
 def _brief(document: Any) -> Any:
@@ -95,15 +159,30 @@ class _Plain:
             return self.mapping(node, path)
         if isinstance(node, list):
             return [self.value(item, (*path, str(i))) for i, item in enumerate(node)]
+        if isinstance(node, Set):  # !!set
+            return {self._text(key, path): None for key in node}
         for scalar in _SCALARS:
             if isinstance(node, scalar):
                 return bool(node) if _is_bool(node) else scalar(node)
-        return None if node is None else str(node)
+        if isinstance(node, bytes):
+            raise KvsimError(f"{self._place(path)}: binary data has no place in a scenario")
+        return None if node is None else self._text(node, path)
+
+    def _text(self, node: Any, path: Path_) -> str:
+        """JSON escapes make one character of two halves; half a character is refused."""
+        try:
+            return str(node).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise KvsimError(f"{self._place(path)}: half a character (a lone surrogate) is no text") from None
+
+    def _place(self, path: Path_) -> str:
+        line = self._lines.find(path)
+        return f"{self._source} line {line}: {'.'.join(path)}" if line else self._source
 
     def mapping(self, node: Mapping[Any, Any], path: Path_) -> dict[str, Any]:
         plain: dict[str, Any] = {}
         for key, item in node.items():
-            name = str(key).replace("-", "_")
+            name = self._text(key, path).replace("-", "_")
             line = self._line_of(node, key)
             if name in plain:
                 where = f" line {line}" if line else ""

@@ -1,12 +1,15 @@
 """Checks that workload descriptions make on themselves; a failure names the field."""
 
+import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 from kvsim.errors import KvsimError
 
 MAX_TOKENS = 2**31 - 1  # vLLM keeps token counts in 32-bit integers
+MAX_EXACT = 2**53  # floats count in ones up to here
 
 
 class FieldError(KvsimError):
@@ -18,15 +21,34 @@ class FieldError(KvsimError):
 
 
 def shown(value: Any) -> str:
-    """A value as people typed it, short enough for one line."""
-    text = repr(value).replace("\n", " ")
+    """A value as people typed it in YAML or JSON, short enough for one line."""
+    text = _spelled(value, depth=4).replace("\n", " ")
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _spelled(value: Any, depth: int) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return repr(value)
+    if depth == 0:
+        return "..."
+    if isinstance(value, Mapping):
+        pairs = islice(value.items(), 30)
+        return "{" + ", ".join(f"{key}: {_spelled(item, depth - 1)}" for key, item in pairs) + "}"
+    return "[" + ", ".join(_spelled(item, depth - 1) for item in islice(value, 30)) + "]"
+
+
+def not_whole(value: Any) -> str:
+    """What to say of a value that should be a whole number; 1e3 is YAML's for 1000.0."""
+    written = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT
+    return f"{shown(value)} is not a whole number" + (f"; write {int(value)}" if written else "")
 
 
 def whole(field: str, value: Any, low: int, high: int = MAX_TOKENS) -> int:
     """The value, if it is an integer in low .. high; raises FieldError."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise FieldError(field, f"{shown(value)} is not a whole number")
+        raise FieldError(field, not_whole(value))
     if not low <= value <= high:
         bound = f"at least {low}" if value < low else f"at most {high}"
         raise FieldError(field, f"{shown(value)} is out of range; give {bound}")
@@ -40,7 +62,7 @@ def number(field: str, value: Any, above: float, high: float, infinite: bool = F
     if infinite and value == math.inf:
         return math.inf
     if not above < value <= high:  # NaN compares false
-        allowed = f"give a number above {above:g}, up to {high:g}"
+        allowed = f"give a number above {above:g}, up to {high:g}{', or inf' if infinite else ''}"
         raise FieldError(field, f"{shown(value)} is out of range; {allowed}")
     return float(value)
 

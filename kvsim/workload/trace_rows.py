@@ -4,6 +4,11 @@ Formats, told apart by their fields and never by magnitudes:
     Mooncake (kvcache-ai/Mooncake, FAST25-release): `timestamp` in ms, 512 tokens an id
     Qwen-Bailian (has `chat_id`):                   `timestamp` in s, 16 tokens an id
 In both, `hash_ids` holds ceil(input_length / tokens an id) ids, and equal ids mean equal tokens.
+
+What may look odd but is a good row: an id that stands behind different ids in different rows, such as
+[1, 2] and [3, 2]. Its tokens are equal in both, but a prefix cache shares only equal beginnings, so it
+is found again only behind the same ids. An `output_length` of 0 is replayed as 1: vLLM generates at
+least one token.
 """
 
 import math
@@ -76,8 +81,11 @@ def _get(row: Mapping[str, Any], field: str) -> Any:
 def _timestamp(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FieldError("timestamp", f"{shown(value)} is not a number")
-    if not 0 <= value <= _MAX_SECONDS * 1000 or math.isnan(value):
-        raise FieldError("timestamp", f"{shown(value)} is out of range; times count up from 0")
+    if math.isnan(value):
+        raise FieldError("timestamp", "NaN is not a number")
+    if not 0 <= value <= _MAX_SECONDS * 1000:
+        bound = "count up from 0" if value < 0 else f"end at {_MAX_SECONDS * 1000:g}"
+        raise FieldError("timestamp", f"{shown(value)} is out of range; times {bound}")
     return float(value)
 
 

@@ -1,6 +1,8 @@
 """Bad input: one line that names file, line, key and value, and says what would be right."""
 
 import json
+import os
+import time
 
 import pytest
 from hypothesis import given
@@ -64,7 +66,7 @@ def complain(tmp_path):
         ("seed: 1", "seed: 99999999999999999999", "line 1: seed: 99999999999999999999 is out of range"),
         ("seed: 1", "vllm_version: 0.5", "line 1: vllm_version: '0.5' is not known; known are"),
         ("seed: 1", "vllm_version: new", "line 1: vllm_version: 'new' is not known; known are"),
-        ("seed: 1", "vllm_version: true", "line 1: vllm_version: True is not a release"),
+        ("seed: 1", "vllm_version: true", "line 1: vllm_version: true is not a release"),
         ("seed: 1", "name: ../up", "line 1: name: '../up' cannot name a folder"),
         ("seed: 1", "name: 17", "line 1: name: 17 is not text; put it in quotes"),
         ("seed: 1", "horizon: -1", "line 1: horizon: -1 is out of range; give above 0"),
@@ -97,9 +99,13 @@ def complain(tmp_path):
             "line 5: engine.block_size: 15 is not a block size; give a multiple",
         ),
         ("block_size: 16", "block_size: 1e30", "line 5: engine.block_size: 1e+30 is not a whole number"),
-        ("block_size: 16", "block_size: 16.0", "line 5: engine.block_size: 16.0 is not a whole number"),
+        (
+            "block_size: 16",
+            "block_size: 16.0",
+            "line 5: engine.block_size: 16.0 is not a whole number; write 16",
+        ),
         ("block_size: 16", "block_size: '16'", "line 5: engine.block_size: '16' is not a whole number"),
-        ("block_size: 16", "block_size: true", "line 5: engine.block_size: True is not a whole number"),
+        ("block_size: 16", "block_size: true", "line 5: engine.block_size: true is not a whole number"),
         ("block_size: 16", "watermark: 1", "line 5: engine.watermark: 1 is out of range; give below 1"),
         (
             "block_size: 16",
@@ -157,14 +163,18 @@ def complain(tmp_path):
         ("  type: shared_prefix\n", "", "line 7: workload.type: missing; one of shared_prefix, image, trace"),
         ("shared_prefix", "shared_prefixes", "line 8: workload.type: 'shared_prefixes' is not known; one of"),
         ("  rate: 10\n", "", "line 7: workload.rate: missing; give requests per second, or inf"),
-        ("rate: 10", "rate: 0", "line 9: workload.rate: 0 is out of range; give a number above 0"),
+        (
+            "rate: 10",
+            "rate: 0",
+            "line 9: workload.rate: 0 is out of range; give a number above 0, up to 1e+09, or inf",
+        ),
         ("rate: 10", "rate: fast", "line 9: workload.rate: 'fast' is not a number"),
         ("rate: 10", "rate: .nan", "line 9: workload.rate: nan is out of range"),
         ("  num_requests: 5\n", "", "line 7: workload.num_requests: missing; say how many, or give horizon"),
         (
             "num_requests: 5",
             "num_requests: 1e3",
-            "line 10: workload.num_requests: 1000.0 is not a whole number",
+            "line 10: workload.num_requests: 1000.0 is not a whole number; write 1000",
         ),
         ("max: 9", "max: 0", "line 11: workload.suffix_len.min: 1 is above max, 0"),
         ("max: 9", "mx: 9", "line 11: workload.suffix_len.mx: unknown key; uniform takes"),
@@ -203,14 +213,29 @@ def test_missing_sections(complain, section):
         (b"seed: *nowhere\n", " line 1 column 7: broken YAML: found undefined alias"),
         (b"model: caf\xe9\n", ": not UTF-8 text (byte 0xe9 at position 10)"),
         (b"\xff\xfeg\x00p\x00", ": not UTF-8 text (byte 0xff at position 0)"),
-        (b"model: \x00\n", ": broken YAML:"),
+        (b"seed: 1\nmodel: \x00\n", " line 2 column 8: broken YAML: the control character U+0000; delete it"),
+        (
+            b"rate: !!int abc\n",
+            " line 1 column 7: broken YAML: 'abc' cannot be read as a whole number; if it is",
+        ),
+        (
+            b"seed: 1\nname: 2024-99-99\n",
+            " line 2 column 7: broken YAML: '2024-99-99' cannot be read as a date",
+        ),
+        (b"seed: !!binary aGVsbG8=\n", " line 1: seed: binary data has no place in a scenario"),
+        (b"seed: !!set {a}\n", " line 1: seed: {a: null} is not a whole number"),
         (b"a: &a {b: *a}\n", " line 1: a: unknown key"),
-        (b"[" * 5000, ": broken YAML"),
-        (b"seed: " + b"9" * 5000, ": broken YAML"),
+        (b"[" * 100_000, ": broken YAML: nested too deeply"),
+        (b"- " * 5000, ": broken YAML: nested too deeply"),
+        ("".join(f"{' ' * i}a:\n" for i in range(900)).encode(), ": broken YAML: nested too deeply"),
+        (b"#" * (1 << 21), ": 2,097,152 letters are too many for a scenario"),
+        (b"seed: " + b"9" * 5000, " line 1 column 7: broken YAML: '9999"),
     ],
 )
 def test_broken_files(complain, content, says):
+    begun = time.perf_counter()
     text = complain(content)
+    assert time.perf_counter() - begun < 1
     assert text.startswith(f"DIR/bad.yaml{says}"), text
 
 
@@ -244,12 +269,12 @@ def test_further_problems_are_counted(complain):
         ),
         ("engine.block-size=17", "--set engine.block-size=17: engine.block_size: 17 is not a block size"),
         ("engine=3", "--set engine=3: engine: 3 is not a mapping"),
-        ("seed=[", "--set seed=[ line 1 column 2: broken YAML"),
+        ("seed=[", "--set seed=[: column 2 of the value: broken YAML"),
         ("gpu=", "--set gpu=: gpu: missing; give a catalog name"),
         ("workload.suffix_len.max=0", "DIR/bad.yaml line 11: workload.suffix_len.min: 1 is above max, 0"),
         (
             "workload.type=trace",
-            "DIR/bad.yaml line 11: workload.suffix_len: unknown key; known are type, path",
+            "DIR/bad.yaml line 11: workload.suffix_len: not a key of type trace but of shared_prefix",
         ),
     ],
 )
@@ -418,3 +443,30 @@ def test_models_from_files(complain, tmp_path):
     assert told.startswith("DIR/bad.yaml line 12: model_sha256: DIR/mine.json holds another model, with ")
     told = complain(f"{GOOD}model_sha256: {'a' * 64}\n")
     assert told == "DIR/bad.yaml line 12: model_sha256: goes with a config.json as model; leave it out"
+
+
+def test_a_path_that_is_no_regular_file(complain, tmp_path):
+    (tmp_path / "rows.jsonl").mkdir()
+    assert "workload.path: 'rows.jsonl' is not a regular file (tried DIR/rows.jsonl" in complain(REPLAY)
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path / "rows.jsonl"):
+        assert complain(REPLAY, trace=place).endswith(": workload.path: not a regular file")
+
+
+def test_values_are_spelled_as_in_yaml(complain):
+    assert "horizon: 1e+30 is out of range; give at most 1e+12" in complain(GOOD + "horizon: 1e30\n")
+    assert "workload.rate: null is not a number" in complain(GOOD, "workload.rate=null")
+    assert "seed: {a: null, b: [true, 'x']} is not" in complain(GOOD, "seed={a: null, b: [true, x]}")
+
+
+def test_a_key_of_another_workload_is_not_misspelt(complain):
+    text = complain(GOOD, "workload.type=image", "workload.num_prefixes=3")
+    assert "workload.suffix_len: not a key of type image but of shared_prefix; leave it out" in text
+
+
+def test_escaped_characters(complain):
+    assert "'\U00010000' cannot name a folder" in complain(GOOD + 'name: "\\ud800\\udc00"\n')
+    assert (
+        complain(GOOD + 'name: "\\ud800"\n')
+        == "DIR/bad.yaml line 12: name: half a character (a lone surrogate) is no text"
+    )

@@ -126,8 +126,9 @@ def test_overrides(load):
     assert scenario.engine.speculative_config.acceptance == 0.8
 
 
-def test_the_last_override_wins(load):
-    assert load(MINIMAL, "seed=1", "seed=2").seed == 2
+def test_a_key_is_overridden_once(load):
+    with pytest.raises(KvsimError, match=r"^--set engine\.block-size=32: engine\.block_size is set twice"):
+        load(MINIMAL, "engine.block_size=16", "engine.block-size=32")
 
 
 def test_adapters_give_vllms_default_of_one_slot(load):

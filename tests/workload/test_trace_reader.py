@@ -79,22 +79,22 @@ def test_bailian_rows_have_seconds_sixteen_tokens_and_sessions():
         (row(ids=()), r"field hash_ids: 700 tokens need 2 ids of 512, row has 0"),
         (row(ids=(0, -1)), r"field hash_ids: -1 is not a whole number"),
         (row(ids=(0, 1.0)), r"field hash_ids: 1.0 is not a whole number"),
-        (row(ids=(0, True)), r"field hash_ids: True is not a whole number"),
+        (row(ids=(0, True)), r"field hash_ids: true is not a whole number"),
         ({**row(), "hash_ids": "01"}, r"field hash_ids: '01' is not a list"),
         (row(time=-1), r"field timestamp: -1 is out of range"),
         (row(time="0"), r"field timestamp: '0' is not a number"),
-        (row(time=math.nan), r"field timestamp: nan is out of range"),
+        (row(time=math.nan), r"field timestamp: NaN is not a number"),
         (row(time=math.inf), r"field timestamp: inf is out of range"),
         (row(num_input=0), r"field input_length: 0 is out of range; give at least 1"),
         (row(num_input=-5), r"field input_length: -5 is out of range"),
         (row(num_input=700.0), r"field input_length: 700.0 is not a whole number"),
         (row(num_output=-1), r"field output_length: -1 is out of range"),
         (row(num_output=10**30), r"field output_length: 1000000000000000000000000000000 is out of range"),
-        (row(num_output=None), r"field output_length: None is not a whole number"),
+        (row(num_output=None), r"field output_length: null is not a whole number"),
         ({"timestamp": 0, "input_length": 5, "output_length": 1}, r"field hash_ids: missing; the row has"),
         ({"input_length": 5}, r"field timestamp: missing; the row has 'input_length'"),
         ([1, 2], r"field row: \[1, 2\] is not an object"),
-        (None, r"field row: None is not an object"),
+        (None, r"field row: null is not an object"),
     ],
 )
 def test_bad_rows(bad, says, tmp_path):
@@ -208,3 +208,14 @@ def test_bad_options(options, field):
 
 def test_engine_block_size_does_not_matter_to_a_row():
     assert check_row(row(num_input=20, ids=(0, 1)), 16).hash_ids == (0, 1)
+
+
+def test_a_number_without_end_is_told_by_its_field(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        '{"timestamp": 0, "input_length": %s, "output_length": 1, "hash_ids": [1]}\n' % ("9" * 5000)
+    )
+    with pytest.raises(
+        KvsimError, match=r"line 1: field input_length: '9{50,60}\.\.\. is not a whole number$"
+    ):
+        list(TraceWorkload(path=str(path)).rows())
