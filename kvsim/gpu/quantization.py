@@ -59,7 +59,7 @@ def served_as(
     format contradicts.
     """
     if quantization is not None:
-        model = replace(model, quantization=_format(model, version, quantization))
+        model = replace(model, quantization=_format(model, version, quantization.lower()))
     if dtype == "auto":
         return model
     if dtype not in DTYPE_BYTES:

@@ -45,6 +45,9 @@ def filled(
     batched, seqs = batch_defaults(gpu, rules)
     seqs = engine.max_num_seqs or seqs
     batched = engine.max_num_batched_tokens or _fitting_batch(engine, model, batched, seqs)
+    if batched < (engine.max_num_seqs or 0):
+        problem = f"{seqs} is above max_num_batched_tokens, {batched}; a step must have a token for each"
+        raise FieldError("max_num_seqs", problem)
     update: dict[str, Any] = {
         "async_scheduling": _async_scheduling(engine, rules),
         "max_num_batched_tokens": batched,

@@ -6,7 +6,7 @@ derives; `kvsim.scenario.defaults` fills in what depends on release and GPU.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from kvsim.gpu.memory import MAX_GPU_BLOCKS
 from kvsim.workload.checks import shown
@@ -85,7 +85,7 @@ class EngineSection(Section):
     decode_context_parallel_size: Ranks = 1
     dtype: Dtype = "auto"
     kv_cache_dtype: KVCacheDtype = "auto"
-    quantization: str | None = None
+    quantization: Annotated[str, AfterValidator(str.lower)] | None = None
 
     @field_validator("block_size")
     @classmethod

@@ -33,7 +33,7 @@ class PromptSource(ABC):
 class GeneratedWorkload(ABC):
     """Traffic made from a seed.
 
-    rate: requests per second; infinity sends all at time 0.
+    rate: requests per second, above 0 to 1e9; inf sends all at time 0.
     num_requests: how many; None for as many as the horizon takes.
     arrival, burstiness: see `kvsim.workload.arrivals`.
     output_len: tokens that the model will say (a length, see `kvsim.workload.lengths`).

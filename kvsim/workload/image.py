@@ -42,6 +42,7 @@ class ImageWorkload(GeneratedWorkload):
     image_tokens: instead of a size, a picture's tokens (a length, drawn for each picture).
     min_pixels, max_pixels: replace the processor's limits (areas).
     processor: a family of `kvsim.workload.image_tokens`, needed with image_size.
+    image_position: before_instruction or after_instruction, see the module.
     text_before, text_after, tokens_between: template tokens, see the module.
     instruction_len: tokens of an instruction (a length).
     num_instructions: different instructions, taken evenly; 0 gives every request its own.

@@ -82,7 +82,7 @@ class TraceWorkload:
     num_requests: at most so many rows; None for all.
     start: rows before this time of the trace, in seconds, are left out, and it becomes time 0.
     time_scale: factor on all times; 0.5 is twice the traffic.
-    rate: instead of time_scale, the mean requests per second wanted; infinity sends all at time 0.
+    rate: instead of time_scale, the mean requests per second wanted; inf sends all at time 0.
     sha256: of the file's rows (`fingerprint`); whoever loads the description checks it.
     """
 

@@ -22,6 +22,7 @@ def weight_bytes(method, version="0.33"):
     [
         (None, 2),
         ("fp8", 1.0),
+        ("FP8", 1.0),
         ("fp8_per_tensor", 1.0),
         ("int8_per_channel_weight_only", 1.0),
         ("modelopt", 1.0),

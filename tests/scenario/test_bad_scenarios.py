@@ -399,6 +399,10 @@ def test_what_is_read_is_what_was_written(values):
             "engine.tensor_parallel_size: 3 does not divide the 16 attention",
         ),
         (
+            ["engine.max_num_seqs=5000"],
+            "engine.max_num_seqs: 5000 is above max_num_batched_tokens, 2048; a step must",
+        ),
+        (
             ["engine.pipeline_parallel_size=100"],
             "engine.pipeline_parallel_size: 100 is more than the model's",
         ),
