@@ -3,7 +3,7 @@
 from kvsim.results.caching_metrics import CachingMetrics
 from kvsim.results.columns import ABORTED, COLUMNS, FINISHED, REASONS, REFUSED, UNFINISHED, Column
 from kvsim.results.log import MemorySink, RequestLog, Sink
-from kvsim.results.result import RunResult
+from kvsim.results.result import FolderSink, RunResult
 from kvsim.results.store import ParquetSink, ResultsError, folder_name, replacing
 from kvsim.results.summary import summarize
 
@@ -16,6 +16,7 @@ __all__ = [
     "UNFINISHED",
     "CachingMetrics",
     "Column",
+    "FolderSink",
     "MemorySink",
     "ParquetSink",
     "RequestLog",

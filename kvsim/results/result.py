@@ -32,7 +32,7 @@ class RunResult:
     YAML text; `requests` and `summary` are DataFrames.
     """
 
-    def __init__(self, scenario: str, metrics: dict[str, Any], sink: "Sink | _FolderSink") -> None:
+    def __init__(self, scenario: str, metrics: dict[str, Any], sink: "Sink | FolderSink") -> None:
         self.scenario = scenario
         self.metrics = metrics
         self._sink = sink
@@ -72,7 +72,7 @@ class RunResult:
     def load(cls, folder: str | Path) -> "RunResult":
         """Read a results folder; request rows are read when asked for. Raises `ResultsError`."""
         scenario, metrics = read_texts(Path(folder))
-        return cls(scenario, metrics, _FolderSink(Path(folder)))
+        return cls(scenario, metrics, FolderSink(Path(folder)))
 
     def __repr__(self) -> str:
         return glance.text(self.metrics)
@@ -88,7 +88,7 @@ class RunResult:
         )
 
 
-class _FolderSink:
+class FolderSink:
     """Rows of a results folder on disk."""
 
     def __init__(self, folder: Path) -> None:

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import secrets
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ import pyarrow.parquet as pq
 from kvsim.errors import KvsimError
 from kvsim.results.columns import SCHEMA
 
-SCENARIO, SUMMARY, REQUESTS = "scenario.yaml", "summary.json", "requests.parquet"
+if sys.platform != "win32":
+    import fcntl
+
+FILES = SCENARIO, SUMMARY, REQUESTS = "scenario.yaml", "summary.json", "requests.parquet"
 
 
 class ResultsError(KvsimError):
@@ -32,22 +37,59 @@ def folder_name(name: str, scenario_hash: str) -> str:
 def replacing(target: Path) -> Iterator[Path]:
     """An empty folder that takes the place of `target` when the block ends without an error.
 
-    On any error, an interrupt included, it vanishes and `target` is as it was. Raises
-    `ResultsError` where nothing can be written.
+    On any error, an interrupt included, it vanishes with every folder made for it, and `target`
+    is as it was. A link is followed. Raises `ResultsError` where nothing can be written, and
+    rather than throw away files that are not a run's.
     """
-    temporary = target.parent / f".{target.name}.{os.getpid()}.tmp"
     with _explained(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and not target.is_dir():
-            raise FileExistsError(0, "a file of that name is in the way")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        replacement = _Replacement(Path(os.path.realpath(target)))
+        _refuse_foreign(replacement.place)
+    _under_way.append(replacement)
     try:
-        yield temporary
         with _explained(target):
-            _swap(temporary, target)
+            replacement.temporary.mkdir(parents=True)
+        yield replacement.temporary
+        with _explained(target):
+            replacement.swap()
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        replacement.clean_up()
+        _under_way.remove(replacement)
+
+
+def abandon_all() -> None:
+    """Undo what is half written, for a process about to end at once, without unwinding."""
+    for replacement in _under_way:
+        replacement.clean_up()
+
+
+class _Replacement:
+    """The folders of one replacement: `temporary` becomes `place`, what was there `old` for a moment."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.temporary = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
+        self.old = self.temporary.with_suffix(".old")
+        self._made = [path for path in place.parents if not path.exists()]
+
+    def swap(self) -> None:
+        with _alone_in(self.place.parent):
+            _refuse_foreign(self.place)
+            if self.place.exists():
+                self.place.rename(self.old)
+            self.temporary.rename(self.place)
+
+    def clean_up(self) -> None:
+        """Whenever it is called, nothing is lost and nothing stays."""
+        if self.old.exists() and not self.place.exists():
+            self.old.rename(self.place)
+        for leftover in (self.temporary, self.old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):  # not empty
+            for folder in self._made:
+                folder.rmdir()
+
+
+_under_way: list[_Replacement] = []
 
 
 @contextmanager
@@ -58,18 +100,31 @@ def _explained(place: Path) -> Iterator[None]:
         raise ResultsError(f"cannot write results to {place}: {error.strerror or error}") from None
 
 
-def _swap(new: Path, target: Path) -> None:
-    if not target.exists():
-        new.rename(target)
+def _refuse_foreign(place: Path) -> None:
+    """Only a folder that holds a run's files and nothing else may be replaced."""
+    if not place.exists():
         return
-    old = new.with_name(f"{new.name}.old")
-    target.rename(old)
+    if not place.is_dir():
+        raise FileExistsError(0, "a file of that name is in the way")
+    foreign = sorted(path.name for path in place.iterdir() if path.name not in FILES or not path.is_file())
+    if foreign:
+        problem = f"the folder holds {foreign[0]}, which no run wrote; move it away, or write elsewhere"
+        raise FileExistsError(0, problem)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Runs that write the same results take turns, where the file system can lock a folder."""
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        new.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class ParquetSink:
@@ -77,7 +132,9 @@ class ParquetSink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer: pq.ParquetWriter | None = pq.ParquetWriter(path, SCHEMA, compression="zstd")
+        self._writer: pq.ParquetWriter | None = None
+        with _explained(path):
+            self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
 
     def write(self, table: pa.Table) -> None:
         assert self._writer is not None, "rows after the sink was read"

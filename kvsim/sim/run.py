@@ -11,6 +11,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
 from kvsim.errors import KvsimError
 from kvsim.results import (
+    FolderSink,
     MemorySink,
     ParquetSink,
     RequestLog,
@@ -161,7 +162,7 @@ def run_to_folder(
         finally:
             sink.close()
         result.write_texts(folder)
-    return RunResult.load(target), target
+    return RunResult(result.scenario, result.metrics, FolderSink(target)), target
 
 
 def _check_any_ran(counts: dict[str, int], reason: str | None) -> None:

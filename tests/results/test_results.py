@@ -20,6 +20,7 @@ from kvsim.results import (
     summarize,
 )
 from kvsim.results.columns import ROW, new_rows
+from kvsim.results.store import abandon_all
 from kvsim.results.summary import distribution, refusal_kind
 
 HEAD = {
@@ -181,19 +182,86 @@ def test_parquet_bytes_are_the_same_every_time_and_carry_no_environment(tmp_path
 def test_a_results_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "run-01234567"
     with replacing(target) as folder:
-        (folder / "old").write_text("1")
+        (folder / "summary.json").write_text("1")
     with pytest.raises(KeyboardInterrupt):
         _interrupted(target)
-    assert [path.name for path in target.iterdir()] == ["old"]
+    assert [path.name for path in target.iterdir()] == ["summary.json"]
     with replacing(target) as folder:
-        (folder / "new").write_text("3")
-    assert [path.name for path in target.iterdir()] == ["new"]
+        (folder / "scenario.yaml").write_text("3")
+    assert [path.name for path in target.iterdir()] == ["scenario.yaml"]
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
 def _interrupted(target: Path) -> None:
     with replacing(target) as folder:
         (folder / "half").write_text("2")
+        raise KeyboardInterrupt
+
+
+def test_folders_made_for_results_that_did_not_come_go_again(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(tmp_path / "there" / "made" / "for" / "it")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_folder_that_another_run_uses_meanwhile_stays(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError), replacing(tmp_path / "made" / "it") as folder:
+        (folder.parent / "it").write_text("another's")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["it"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_is_followed(tmp_path: Path, exists: bool) -> None:
+    target, elsewhere = tmp_path / "results" / "run-01234567", tmp_path / "elsewhere"
+    target.parent.mkdir()
+    target.symlink_to("../elsewhere")
+    if exists:
+        elsewhere.mkdir()
+    for content in "12":
+        with replacing(target) as folder:
+            (folder / "summary.json").write_text(content)
+    assert target.is_symlink()
+    assert (elsewhere / "summary.json").read_text() == "2"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "elsewhere",
+        "results",
+        "run-01234567",
+        "summary.json",
+    ]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_files_that_no_run_wrote_are_not_thrown_away(tmp_path: Path, before: bool) -> None:
+    """Neither those there at the start nor those put there meanwhile."""
+    target = tmp_path / "run-01234567"
+    target.mkdir()
+    if before:
+        (target / "mine.txt").write_text("")
+    with pytest.raises(ResultsError, match=r"run-01234567: the folder holds mine.txt"), replacing(target):
+        (target / "mine.txt").write_text("")
+    assert [path.name for path in tmp_path.rglob("*")] == [target.name, "mine.txt"]
+
+
+@pytest.mark.parametrize(("moved", "left"), [("nothing", "1"), ("old", "1"), ("old and new", "2")])
+def test_ending_at_once_in_mid_swap_loses_nothing(tmp_path: Path, moved: str, left: str) -> None:
+    target = tmp_path / "run-01234567"
+    with replacing(target) as folder:
+        (folder / "summary.json").write_text("1")
+    with pytest.raises(KeyboardInterrupt):
+        _abandoned(target, moved)
+    assert (target / "summary.json").read_text() == left
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def _abandoned(target: Path, moved: str) -> None:
+    with replacing(target) as folder:
+        (folder / "summary.json").write_text("2")
+        if "old" in moved:
+            target.rename(folder.with_suffix(".old"))
+        if "new" in moved:
+            folder.rename(target)
+        abandon_all()
         raise KeyboardInterrupt
 
 
