@@ -9,27 +9,68 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvsim import compiled
+from kvsim.cli.interrupts import interrupts
+from kvsim.cli.output import COMPILING, OutputError
+from kvsim.errors import KvsimError
 from kvsim.report import print_summary
-from kvsim.scenario import load_scenario
+from kvsim.results import ResultsError, RunResult
+from kvsim.scenario import EngineSection, Scenario, load_scenario
 from kvsim.sim import OnProgress, run_to_folder
 
-COMPILING = "compiling once for this machine (about a minute); later runs start at once"
 SECONDS_PER_UPDATE = 0.1
 
 
 def run_command(
     file: Path, trace: Path | None, overrides: Sequence[str], results_dir: Path, quiet: bool
 ) -> None:
-    """Raises `KvsimError` for bad input, before anything is written."""
+    """Raises `KvsimError` for bad input; then nothing has been written."""
     scenario = load_scenario(file, overrides, trace)
-    with _progress_bar(Console(stderr=True, quiet=quiet), cold=not compiled.is_warm()) as on_progress:
+    progress = _progress_bar(Console(stderr=True, quiet=quiet), cold=not compiled.is_warm())
+    with _placed(scenario, file, overrides), progress as on_progress:
         result, folder = run_to_folder(scenario, results_dir, on_progress)
+    interrupts.outcome = f"the results are in {folder}"
+    try:
+        _show(result, folder, quiet)
+    except OutputError as error:
+        raise OutputError(f"{error}; {interrupts.outcome}" if str(error) else "") from None
+
+
+def _show(result: RunResult, folder: Path, quiet: bool) -> None:
     out = Console(highlight=False)
     if quiet:
         out.print(folder, soft_wrap=True, markup=False)
         return
     print_summary(result.metrics, out)
     out.print(f"\nResults written to {folder}", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _placed(scenario: Scenario, file: Path, overrides: Sequence[str]) -> Iterator[None]:
+    """Errors of the run that name no file begin with the scenario's, and with the key if it is known."""
+    try:
+        yield
+    except ResultsError:
+        raise
+    except KvsimError as error:
+        text = str(error)
+        if text.startswith(tuple(_other_files(scenario))):
+            raise
+        key = text.split(maxsplit=1)[0].rstrip(":").removeprefix("engine.")
+        if key not in EngineSection.model_fields:
+            raise KvsimError(f"{file}: {text}") from None
+        given = (f"--set {each}" for each in overrides if _key(each) == f"engine.{key}")
+        raise KvsimError(f"{next(given, file)}: engine.{text.removeprefix('engine.')}") from None
+
+
+def _other_files(scenario: Scenario) -> Iterator[str]:
+    if scenario.trace_path is not None:
+        yield str(scenario.trace_path)
+    if Path(scenario.model).exists():
+        yield scenario.model
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip().replace("-", "_")
 
 
 @contextmanager

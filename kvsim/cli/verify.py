@@ -1,18 +1,23 @@
 """``kvsim verify``: recorded vLLM traces against kvsim's core."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvsim.verify import verify_paths
+from kvsim import compiled
+from kvsim.cli.output import COMPILING
+from kvsim.verify.compare import find_traces, verify_trace
 
 
 def verify_command(paths: Sequence[Path]) -> int:
     """Print the first difference of each failing trace and the count; returns the exit code."""
-    total = identical = 0
-    for verdict in verify_paths(paths):
-        total += 1
+    traces = find_traces(paths)
+    if not compiled.is_warm("core._schedule"):
+        print(COMPILING, file=sys.stderr, flush=True)
+    identical = 0
+    for verdict in map(verify_trace, traces):
         identical += verdict.identical
         if not verdict.identical:
             print(f"{verdict.path}: {verdict.difference}", flush=True)
-    print(f"{total} traces, {identical} identical")
-    return 0 if identical == total else 1
+    print(f"{len(traces)} traces, {identical} identical")
+    return 0 if identical == len(traces) else 1

@@ -46,7 +46,7 @@ def refused(outcome: tuple[int, str, str], *words: str, underway: str = "") -> N
     assert line.startswith("kvsim: ")
     for word in words:
         assert word in line
-    assert not Path("results").exists() or not os.listdir("results")
+    assert not Path("results").exists()
 
 
 CASES = {
@@ -60,7 +60,18 @@ CASES = {
     "not UTF-8": (b"name: \xff\xfe\n", ["UTF-8"]),
     "unknown model": (GOOD.replace("Qwen3-VL-2B", "Qwen3-VL-3B"), ["Qwen3-VL"]),
     "no room for one block": (GOOD.replace("2000000000", "1000"), []),
-    "too small for one request": (GOOD.replace("2000000000", "20000000"), ["max seq len"]),
+    "too small for one request": (
+        GOOD.replace("2000000000", "20000000"),
+        ["scenario.yaml", "engine.", "max seq len"],
+    ),
+    "override too small for one request": (
+        GOOD.replace("engine: {", "engine: {num_gpu_blocks_override: 5, "),
+        ["scenario.yaml", "engine.", "max seq len", "num_gpu_blocks_override"],
+    ),
+    "heads not divisible": (
+        GOOD.replace("engine: {", "engine: {tensor_parallel_size: 3, "),
+        ["scenario.yaml", "engine.tensor_parallel_size: "],
+    ),
 }
 
 
@@ -118,4 +129,27 @@ def test_a_place_that_cannot_be_written_is_told(run) -> None:
 
 def test_when_all_requests_are_refused_that_is_the_error(run) -> None:
     outcome = run(write(GOOD), "--set", "workload.prefix_len=5000")
-    refused(outcome, "all 5 requests were refused", "max_model_len")
+    refused(outcome, "scenario.yaml: all 5 requests were refused", "max_model_len")
+
+
+def test_an_error_of_the_run_names_the_option_that_set_the_key(run) -> None:
+    override = "engine.max-model-len=90000"
+    outcome = run(write(GOOD), "--set", "seed=1", "--set", override)
+    refused(outcome, f"kvsim: --set {override}: engine.max_model_len: ")
+
+
+def test_folders_made_for_the_results_go_too(run) -> None:
+    outcome = run(write(GOOD), "--set", "workload.prefix_len=5000", "--results-dir", "made/for/this")
+    refused(outcome, "refused")
+    assert os.listdir() == ["scenario.yaml"]
+
+
+def test_files_that_no_run_wrote_are_not_thrown_away(run) -> None:
+    assert run(write(GOOD), "--quiet")[0] == 0
+    (folder,) = Path("results").iterdir()
+    (folder / "notes.txt").write_text("mine")
+    code, _, err = run(write(GOOD))
+    assert code == 2
+    assert f"kvsim: cannot write results to {folder}: the folder holds notes.txt, " in err
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert len(list(folder.iterdir())) == 4

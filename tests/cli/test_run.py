@@ -33,15 +33,9 @@ FOLDER = "tiny-????????"
 
 def start(folder: Path, *args: str, **options) -> subprocess.Popen:
     env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)} | options.pop("env", {})
-    return subprocess.Popen(
-        [sys.executable, "-m", "kvsim.cli.main", *args],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    command = [sys.executable, "-m", "kvsim.cli.main", *args]
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, **streams)
 
 
 def call(folder: Path, *args: str, **options) -> tuple[int, str, str]:
@@ -129,17 +123,41 @@ def test_quiet_prints_only_where_the_results_are(folder: Path) -> None:
     assert out.startswith("out/deep/tiny-")
 
 
-def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_leaves_nothing_behind_and_says_so(folder: Path, name: str) -> None:
+    number = getattr(signal, name)
     process = start(folder, "run", "tiny.yaml", "--set", "workload.num_requests=2000000")
     deadline = time.monotonic() + 120
     while not list(folder.glob("results/.tiny-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    process.send_signal(number)
+    process.send_signal(number)  # the impatient do not cut cleaning up short
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (128 + number, "")
+    assert err.splitlines()[-1] == "kvsim: interrupted; nothing was written"
     assert "Traceback" not in err
-    assert list((folder / "results").iterdir()) == []
+    assert os.listdir(folder) == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("module", ["typer", "numba", "pyarrow"])
+def test_an_interrupt_while_libraries_load_is_one_line(folder: Path, module: str) -> None:
+    (folder / f"{module}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    ended = call(folder, "run", "tiny.yaml")
+    assert ended == (130, "", "kvsim: interrupted; nothing was written\n")
+
+
+def test_an_interrupt_after_the_run_says_where_the_results_are(folder: Path) -> None:
+    code = (
+        "import kvsim.cli.run as run, signal\n"
+        "run.print_summary = lambda *_: signal.raise_signal(signal.SIGTERM)\n"
+        "from kvsim.cli.main import main; main(['run', 'tiny.yaml'])"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+    assert ended.returncode == 143
+    assert "kvsim: interrupted; the results are in results/tiny-" in ended.stderr
+    assert "summary.json" in contents(folder)
 
 
 def test_a_reader_that_goes_away_is_not_a_crash(folder: Path) -> None:
@@ -151,7 +169,47 @@ def test_a_reader_that_goes_away_is_not_a_crash(folder: Path) -> None:
     assert "summary.json" in contents(folder)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("args", [["run", "tiny.yaml"], ["run", "tiny.yaml", "--quiet"], ["--help"]])
+def test_output_that_cannot_be_written_is_told(folder: Path, args: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        code, _, err = call(folder, *args, stdout=full)
+    assert code == 1
+    line = err.splitlines()[-1]
+    assert line.startswith("kvsim: cannot write to standard output: ")
+    assert ("; the results are in results/tiny-" in line) == (args[0] == "run")
+
+
+@pytest.mark.parametrize("args", ["run tiny.yaml --quiet", "run tiny.yaml", "--help", "run nowhere.yaml"])
+def test_closed_streams_are_no_crash(folder: Path, args: str) -> None:
+    command = f'"{sys.executable}" -m kvsim.cli.main {args}'
+    env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)}
+    for closed in (">&-", ">&- 2>&-"):
+        ended = subprocess.run(
+            ["sh", "-c", f"{command} {closed}"], cwd=folder, env=env, capture_output=True, text=True
+        )
+        assert ended.returncode == (2 if "nowhere" in args else 0)
+        assert "Traceback" not in ended.stderr
+
+
+def test_runs_at_the_same_time_do_not_disturb_each_other(folder: Path) -> None:
+    assert call(folder, "run", "tiny.yaml", "--quiet")[0] == 0
+    alone = contents(folder)
+    for seeds in ((3, 3, 3), (5, 3, 6)):
+        runs = [start(folder, "run", "tiny.yaml", "--quiet", "--set", f"seed={seed}") for seed in seeds]
+        outputs = [process.communicate(timeout=300) for process in runs]
+        assert [process.returncode for process in runs] == [0, 0, 0], outputs
+        assert len({out for out, _ in outputs}) == len(set(seeds))
+    written = {path.name: path for path in (folder / "results").iterdir()}
+    assert len(written) == 3
+    assert all(name.startswith("tiny-") for name in written)
+    assert all(len(list(path.iterdir())) == 3 for path in written.values())
+    first = kvsim.load_scenario(folder / "tiny.yaml").scenario_hash[:8]
+    assert {path.name: path.read_bytes() for path in written[f"tiny-{first}"].iterdir()} == alone
+
+
 def test_the_first_run_ever_says_that_it_compiles(folder: Path) -> None:
+    """Also where stderr is no terminal, as here."""
     fresh = {"KVSIM_CACHE_DIR": str(folder / "cache")}
     code, _, err = call(folder, "run", "tiny.yaml", "--set", "engine.max_model_len=100", env=fresh)
     assert (code, len(err.splitlines())) == (2, 1)  # all refused: no word about compiling

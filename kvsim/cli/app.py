@@ -1,0 +1,70 @@
+"""The commands of the ``kvsim`` program and their options.
+
+Everything heavy is imported by the command that needs it, so that ``--help`` is quick.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(name="kvsim", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import kvsim
+
+        typer.echo(f"kvsim {kvsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def kvsim_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Simulate vLLM's KV cache and scheduler: hit rates, capacity, preemption, latency."""
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)],
+    trace: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
+    ] = None,
+    results_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the results folder goes.")] = Path(
+        "results"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the path of the results.")] = False,
+) -> None:
+    """Run one scenario and write its results folder."""
+    from kvsim.cli.run import run_command
+
+    run_command(file, trace, overrides or [], results_dir, quiet)
+
+
+@app.command()
+def verify(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR_OR_FILE...", help="Recorded vLLM traces.", show_default=False),
+    ],
+) -> None:
+    """Replay recorded vLLM traces through kvsim's core and compare all that is recorded.
+
+    Every field of every step, except `ops`, the order of calls inside vLLM's block pool.
+    """
+    from kvsim.cli.verify import verify_command
+
+    raise typer.Exit(verify_command(paths))
+
+
+def run_app(args: list[str] | None) -> Any:
+    """Parse and run; the exit code or None. Raises whatever the command raises."""
+    return typer.main.get_command(app).main(args, prog_name="kvsim", standalone_mode=False)
