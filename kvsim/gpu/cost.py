@@ -151,7 +151,7 @@ class StepCost:
         }
         missing = [key for key, value in needed.items() if not value]
         if missing:
-            raise KvsimError(f"model {model.name}: {missing[0]} is needed for the step time")
+            raise KvsimError(f"model: {missing[0]} of {model.name} is needed for the step time")
 
     @cached_property
     def parameters(self) -> NDArray[np.void]:

@@ -33,8 +33,10 @@ def kv_dtype_bytes(kv_cache_dtype: str, model_dtype: str) -> int:
         return DTYPE_BYTES[name]
     if name in ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"):
         return 1
-    key = "dtype of the model" if kv_cache_dtype == "auto" else "kv_cache_dtype"
-    raise KvsimError(f"{key}: {name!r} is not modelled; use auto, bfloat16, float16, float32 or fp8")
+    whose = ", the model's dtype," if kv_cache_dtype == "auto" else ""
+    raise KvsimError(
+        f"kv_cache_dtype: {name!r}{whose} is not modelled; give bfloat16, float16, float32 or fp8"
+    )
 
 
 def kv_heads_per_gpu(num_kv_heads: int, tensor_parallel_size: int) -> int:
@@ -54,7 +56,7 @@ def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVC
     for i, kind in enumerate(model.layer_types[:cached]):
         if kind == "linear":
             raise KvsimError(
-                f"{model.name}: layer {i} is linear attention, whose state cache is not modelled"
+                f"model: layer {i} of {model.name} is linear attention, whose state cache is not modelled"
             )
         layers[f"layers.{i}.attn"] = (
             _mla(model, options, size) if model.is_mla else _attention(model, options, kind, size)
@@ -91,7 +93,7 @@ def check_split(model: ModelSpec, options: ParallelOptions) -> None:
     """
     tp, heads = options.tensor_parallel_size, model.num_attention_heads
     if not model.is_mla and not (model.num_key_value_heads and model.head_dim):
-        raise KvsimError(f"{model.name}: num_key_value_heads and head_dim (or kv_lora_rank) are needed")
+        raise KvsimError(f"model: {model.name} needs num_key_value_heads and head_dim (or kv_lora_rank)")
     if heads % tp:
         right = ", ".join(str(ranks) for ranks in range(1, heads + 1) if _splits(model, ranks))
         raise KvsimError(

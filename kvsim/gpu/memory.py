@@ -236,7 +236,7 @@ def _wanted_len(max_model_len: int | None, model_max_len: int | None) -> int:
     if max_model_len is not None and max_model_len > 0:
         return max_model_len
     if not model_max_len:
-        raise KvsimError("max_model_len: give a number, the model's own maximum is not known")
+        raise KvsimError("max_model_len: missing; give tokens, the model's own maximum is not known")
     return model_max_len
 
 

@@ -16,7 +16,7 @@ from kvsim.errors import KvsimError
 from kvsim.workload.checks import shown
 
 Path_ = tuple[str, ...]
-MAX_LETTERS = 1 << 20
+MAX_LETTERS = 1 << 18
 MAX_DEPTH = 100
 _TOO_DEEP = "nested too deeply"
 MAX_VALUES = 100_000  # a scenario has a few dozen; this stops aliases that multiply without end

@@ -119,7 +119,7 @@ def test_parameters_are_one_record():
 
 def test_a_bare_attention_shape_is_not_enough():
     bare = ModelSpec.from_config({"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 64}, "bare")
-    with pytest.raises(KvsimError, match="hidden_size is needed"):
+    with pytest.raises(KvsimError, match="hidden_size of bare is needed"):
         StepCost(bare, catalog.gpu("L4"))
 
 
@@ -158,3 +158,8 @@ def test_same_result_without_the_compiler():
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     here = seconds(COSTS["dense"], [(1, 5000), (700, 90)], 300)
     assert float(run.stdout) == pytest.approx(here, rel=1e-12)
+
+
+def test_python_cannot_reach_the_part_for_compiled_code():
+    """`step_time` is compiled without an entry from Python; `StepCost.seconds` is the way in."""
+    assert numba_config.DISABLE_JIT or step_time.targetoptions["no_cpython_wrapper"]
