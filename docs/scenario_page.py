@@ -35,6 +35,15 @@ The resolved scenario beside the results holds every default filled in.
 This page is written by `python docs/scenario_page.py`; a test holds it to the code.
 """
 
+SPECULATION = """\
+What drafts would say is not simulated, so `acceptance` has no default: the chance that a draft token is
+accepted once those before it were. A server shows it for the first token of its drafts:
+`vllm:spec_decode_num_accepted_tokens_per_pos` at position 0 / `vllm:spec_decode_num_drafts`.
+
+    engine:
+      speculative_config: {method: eagle, num_speculative_tokens: 3, acceptance: 0.7}
+"""
+
 LENGTHS = """\
 ## Lengths
 
@@ -145,7 +154,7 @@ RANGES = {
 def page() -> str:
     parts = [HEAD, "## Top level\n", table(Scenario)]
     parts += ["## engine\n", "vLLM's flags under vLLM's names.\n", table(EngineSection)]
-    parts += ["### engine.speculative_config\n", table(SpeculativeSection)]
+    parts += ["### engine.speculative_config\n", table(SpeculativeSection), SPECULATION]
     parts += ["## cluster\n", table(ClusterSection), "## workload\n"]
     for name, kind in TYPES.items():
         parts += [f"### type: {name}\n", workload_table(kind)]
