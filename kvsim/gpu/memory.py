@@ -57,6 +57,7 @@ class KVCacheOptions:
     """vLLM's flags that bear on the KV cache plan, under vLLM's names.
 
     max_model_len: tokens; None = the model's own maximum, -1 = the longest that fits.
+    max_model_len_must_fit: refuse, as vLLM does, a pool that cannot hold one request of that length.
     kv_cache_layout: 0.33 only; "LBNHC" is what the common CUDA backends resolve to.
     """
 
@@ -70,6 +71,7 @@ class KVCacheOptions:
     kv_cache_dtype: str = "auto"
     num_gpu_blocks_override: int | None = None
     disable_hybrid_kv_cache_manager: bool = False
+    max_model_len_must_fit: bool = True
     kv_cache_layout: str = "LBNHC"
 
     def __post_init__(self) -> None:
@@ -255,8 +257,9 @@ class _Planner:
     def plan(self, max_model_len: int) -> KVCachePlan:
         if self.options.max_model_len == -1:
             max_model_len = self.longest_fit(max_model_len)
-        for groups, room in self.checked():
-            self.check(groups, room, max_model_len)
+        if self.options.max_model_len_must_fit:
+            for groups, room in self.checked():
+                self.check(groups, room, max_model_len)
         limits = self.options.request_limits(self.rules, max_model_len)
         blocks = self.held(min(self.blocks(i) for i in range(len(self.available))))
         concurrency = blocks / _blocks_per_request(self.groups, limits)

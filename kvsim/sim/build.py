@@ -1,13 +1,14 @@
 """From a scenario to what the engine is told: memory to blocks, flags to configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kvsim.cache.groups import KVGroup
 from kvsim.engine.config import EngineConfig
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import StepCost
-from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, plan_for_model
+from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, KVCacheTooSmallError, plan_for_model
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.startup import estimate_available
 from kvsim.rules import rules_for
@@ -86,12 +87,26 @@ def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | No
     return estimate.available_bytes, estimate.text
 
 
-def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> KVCachePlan:
-    """Blocks and the printed sizes; raises KvsimError where vLLM would refuse to start."""
+def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> tuple[KVCachePlan, str | None]:
+    """Blocks and the printed sizes; and, where vLLM would not start with them, the sentence that says so.
+
+    vLLM wants room for one request of max_model_len. A simulation can do without: requests that do
+    not fit the pool are refused one by one. Raises KvsimError if there is room for none at all.
+    """
     engine = scenario.engine
     length = -1 if engine.max_model_len == "auto" else engine.max_model_len
     options = KVCacheOptions(max_model_len=length, **{flag: getattr(engine, flag) for flag in _SAME_OPTIONS})
-    return plan_for_model(model, available, options, scenario.vllm_version)
+    try:
+        return plan_for_model(model, available, options, scenario.vllm_version), None
+    except KVCacheTooSmallError as error:
+        if error.estimated_max_model_len is None:
+            raise
+        small = replace(options, max_model_len_must_fit=False)
+        plan = plan_for_model(model, available, small, scenario.vllm_version)
+        return plan, (
+            f"vLLM would not start: {plan.max_model_len:,} tokens (max_model_len) do not fit the KV cache, "
+            f"{error.estimated_max_model_len:,} would; requests that do not fit are refused"
+        )
 
 
 def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> EngineConfig:
@@ -131,8 +146,8 @@ def largest_image(model: ModelSpec) -> int:
     return vision.max_pixels // vision.pixels_per_token_side**2
 
 
-def capacity_facts(plan: KVCachePlan, estimate: str | None) -> Mapping[str, Any]:
-    """The ``capacity`` part of the summary: figures, and vLLM's start-up lines."""
+def capacity_facts(plan: KVCachePlan, *remarks: str | None) -> Mapping[str, Any]:
+    """The ``capacity`` part of the summary: figures, vLLM's start-up lines, and remarks of ours."""
     return {
         "num_gpu_blocks": plan.num_gpu_blocks,
         "block_size": plan.block_size,
@@ -141,7 +156,7 @@ def capacity_facts(plan: KVCachePlan, estimate: str | None) -> Mapping[str, Any]
         "kv_cache_bytes": plan.num_gpu_blocks * plan.bytes_per_block[0],
         "kv_cache_size_tokens": plan.kv_cache_size_tokens,
         "max_concurrency": plan.max_concurrency,
-        "lines": [*plan.log_lines(), *([estimate] if estimate else [])],
+        "lines": [*plan.log_lines(), *filter(None, remarks)],
     }
 
 

@@ -118,13 +118,13 @@ def run_scenario(
 ) -> RunResult:
     """Simulate a scenario; rows go to `sink`, else to memory.
 
-    Raises KvsimError for a scenario that vLLM would not start with, a broken trace line, and
+    Raises KvsimError for a scenario without room for a request, a broken trace line, and
     `AllRefusedError`.
     """
     sink = sink or MemorySink()
     model = scenario.model_spec
     available, estimate = available_bytes(scenario, model)
-    plan = plan_memory(scenario, model, available)
+    plan, too_small = plan_memory(scenario, model, available)
     config, cost = engine_config(scenario, model, plan), step_cost(scenario, model)
     cores = [EngineCore(config, cost) for _ in range(scenario.cluster.replicas)]
     simulation = Simulation(
@@ -138,7 +138,7 @@ def run_scenario(
         "model": scenario.model,
         "gpu": scenario.gpu,
         "seed": scenario.seed,
-        "capacity": capacity_facts(plan, estimate),
+        "capacity": capacity_facts(plan, estimate, too_small),
         "step_time": cost.description,
         "simulated_seconds": simulation.simulated_seconds,
     }
