@@ -114,6 +114,20 @@ def test_the_resolved_scenario_runs_to_the_same_results(folder: Path) -> None:
     assert contents(folder) == first
 
 
+def test_a_replay_is_repeated_from_its_resolved_scenario(folder: Path) -> None:
+    row = '{"timestamp": %d, "input_length": 600, "output_length": 2, "hash_ids": [1, %d]}\n'
+    (folder / "rows.jsonl").write_text("".join(row % (9 * i, i % 3) for i in range(9)))
+    text = SCENARIO.split("workload:")[0] + "workload: {type: trace, path: elsewhere.jsonl}\n"
+    (folder / "tiny.yaml").write_text(text)
+    assert call(folder, "run", "tiny.yaml", "--quiet", "--trace", "rows.jsonl")[0] == 0
+    first = contents(folder)
+    (results,) = (folder / "results").glob(FOLDER)
+    again = str(results.relative_to(folder) / "scenario.yaml")
+    code, out, err = call(folder, "run", again, "--quiet")
+    assert (code, out.strip()) == (0, str(results.relative_to(folder))), err  # the same hash
+    assert contents(folder) == first
+
+
 def test_quiet_prints_only_where_the_results_are(folder: Path) -> None:
     code, out, err = call(
         folder, "run", "tiny.yaml", "--quiet", "--set", "seed=4", "--results-dir", "out/deep"

@@ -21,7 +21,7 @@ from kvsim.results import (
 )
 from kvsim.results.columns import ROW, new_rows
 from kvsim.results.store import abandon_all
-from kvsim.results.summary import distribution, refusal_kind
+from kvsim.results.summary import VLLM_COUNTERS, distribution, refusal_kind
 
 HEAD = {
     "name": "tiny",
@@ -132,6 +132,36 @@ def test_summary_counts_and_names_as_vllm_does() -> None:
     assert metrics["blocks_evicted"] == 7
     assert metrics["vllm:e2e_request_latency_seconds"]["mean"] == pytest.approx((4 + 4 + 4 + 4 + 1) / 5)
     json.dumps(metrics, allow_nan=False)
+
+
+# Of those in vLLM 0.33.0 (v1/metrics/loggers.py, v1/spec_decode/metrics.py), the ones that kvsim uses.
+VLLM_METRICS = {
+    "e2e_request_latency_seconds",
+    "generation_tokens",
+    "kv_cache_usage_perc",
+    "num_preemptions",
+    "num_requests_running",
+    "num_requests_waiting",
+    "prefix_cache_hits",
+    "prefix_cache_queries",
+    "prompt_tokens",
+    "prompt_tokens_cached",
+    "request_generation_tokens",
+    "request_num_preemptions",
+    "request_prompt_tokens",
+    "request_queue_time_seconds",
+    "request_success",
+    "request_time_per_output_token_seconds",
+    "spec_decode_num_accepted_tokens",
+    "spec_decode_num_draft_tokens",
+    "time_to_first_token_seconds",
+}
+
+
+def test_what_is_called_vllms_is_a_metric_of_vllm() -> None:
+    named = {name for name in result().metrics if name.startswith("vllm:")}
+    named |= {f"vllm:{name}" for name in VLLM_COUNTERS}
+    assert named == {f"vllm:{name}" for name in VLLM_METRICS}
 
 
 def test_percentiles_interpolate_linearly() -> None:
