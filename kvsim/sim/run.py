@@ -126,7 +126,14 @@ def run_scenario(
     available, estimate = available_bytes(scenario, model)
     plan, too_small = plan_memory(scenario, model, available)
     config, cost = engine_config(scenario, model, plan), step_cost(scenario, model)
-    cores = [EngineCore(config, cost) for _ in range(scenario.cluster.replicas)]
+    try:
+        cores = [EngineCore(config, cost) for _ in range(scenario.cluster.replicas)]
+    except MemoryError:
+        raise KvsimError(
+            f"engine: {config.num_gpu_blocks:,} blocks and {config.max_num_seqs:,} sequences of "
+            f"{config.max_model_len:,} tokens need more memory than this machine has; lower "
+            "engine.num_gpu_blocks_override, engine.max_num_seqs or engine.max_model_len"
+        ) from None
     simulation = Simulation(
         config, cores, scenario.build_workload(), scenario.seed, RequestLog(sink), on_progress
     )

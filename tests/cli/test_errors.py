@@ -60,14 +60,6 @@ CASES = {
     "not UTF-8": (b"name: \xff\xfe\n", ["UTF-8"]),
     "unknown model": (GOOD.replace("Qwen3-VL-2B", "Qwen3-VL-3B"), ["Qwen3-VL"]),
     "no room for one block": (GOOD.replace("2000000000", "1000"), []),
-    "too small for one request": (
-        GOOD.replace("2000000000", "20000000"),
-        ["scenario.yaml", "engine.", "max seq len"],
-    ),
-    "override too small for one request": (
-        GOOD.replace("engine: {", "engine: {num_gpu_blocks_override: 5, "),
-        ["scenario.yaml", "engine.", "max seq len", "num_gpu_blocks_override"],
-    ),
     "heads not divisible": (
         GOOD.replace("engine: {", "engine: {tensor_parallel_size: 3, "),
         ["scenario.yaml", "engine.tensor_parallel_size: "],
@@ -132,10 +124,37 @@ def test_when_all_requests_are_refused_that_is_the_error(run) -> None:
     refused(outcome, "scenario.yaml: all 5 requests were refused", "max_model_len")
 
 
+@pytest.mark.parametrize(
+    ("override", "longest"),
+    [
+        ("engine.max_model_len=90000", "17,408"),  # more than the memory holds
+        ("engine.num_gpu_blocks_override=100", "1,584"),
+        ("engine.available_kv_cache_bytes=20000000", "144"),
+    ],
+)
+def test_a_pool_that_vllm_would_not_start_with_runs_and_says_so(run, override: str, longest: str) -> None:
+    short = ["--set", "workload.prefix_len=16", "--set", "workload.suffix_len=16"]
+    code, out, _ = run(write(GOOD), "--set", override, *short)
+    assert code == 0
+    assert "vLLM would not start: " in out
+    assert f" do not fit the KV cache, {longest} would; requests that do not fit are refused" in out
+
+
+def test_a_request_that_needs_more_blocks_than_the_pool_is_refused(run) -> None:
+    mixed = "workload.suffix_len={distribution: uniform, min: 1, max: 2000}"
+    code, out, _ = run(write(GOOD), "--set", "engine.num_gpu_blocks_override=40", "--set", mixed)
+    assert code == 0
+    assert "refused" in out
+    assert "KV blocks for" in out
+
+
 def test_an_error_of_the_run_names_the_option_that_set_the_key(run) -> None:
-    override = "engine.max-model-len=90000"
+    override = "engine.max-model-len=100"
     outcome = run(write(GOOD), "--set", "seed=1", "--set", override)
-    refused(outcome, f"kvsim: --set {override}: engine.max_model_len: ")
+    refused(outcome, "kvsim: scenario.yaml: all 5 requests were refused")
+    override = "engine.num-gpu-blocks-override=1"
+    outcome = run(write(GOOD), "--set", "seed=1", "--set", override)
+    refused(outcome, "engine.num_gpu_blocks_override")
 
 
 def test_folders_made_for_the_results_go_too(run) -> None:
