@@ -55,11 +55,14 @@ def _placed(scenario: Scenario, file: Path, overrides: Sequence[str]) -> Iterato
         text = str(error)
         if text.startswith(tuple(_other_files(scenario))):
             raise
-        key = text.split(maxsplit=1)[0].rstrip(":").removeprefix("engine.")
-        if key not in EngineSection.model_fields:
-            raise KvsimError(f"{file}: {text}") from None
-        given = (f"--set {each}" for each in overrides if _key(each) == f"engine.{key}")
-        raise KvsimError(f"{next(given, file)}: engine.{text.removeprefix('engine.')}") from None
+        if _first_word(text) in EngineSection.model_fields:
+            text = f"engine.{text}"
+        given = (f"--set {each}" for each in overrides if _key(each) == _first_word(text))
+        raise KvsimError(f"{next(given, file)}: {text}") from None
+
+
+def _first_word(text: str) -> str:
+    return text.split(maxsplit=1)[0].rstrip(":")
 
 
 def _other_files(scenario: Scenario) -> Iterator[str]:

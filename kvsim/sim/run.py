@@ -150,7 +150,7 @@ def run_scenario(
         "simulated_seconds": simulation.simulated_seconds,
     }
     result = RunResult(scenario.to_yaml(), summarize(head, simulation.stats(), sink), sink)
-    _check_any_ran(result.metrics["requests"], simulation.first_refusal)
+    _check_any_ran(result.metrics["requests"], simulation.first_refusal, scenario.engine)
     return result
 
 
@@ -172,7 +172,9 @@ def run_to_folder(
     return RunResult(result.scenario, result.metrics, FolderSink(target)), target
 
 
-def _check_any_ran(counts: dict[str, int], reason: str | None) -> None:
+def _check_any_ran(counts: dict[str, int], reason: str | None, engine: Any) -> None:
     if counts["total"] and counts["refused"] == counts["total"]:
         which = "the only request was" if counts["total"] == 1 else f"all {counts['total']:,} requests were"
-        raise AllRefusedError(f"{which} refused: {reason}")
+        override = engine.num_gpu_blocks_override
+        cause = f" (engine.num_gpu_blocks_override: {override})" if override and "pool" in str(reason) else ""
+        raise AllRefusedError(f"{which} refused: {reason}{cause}")

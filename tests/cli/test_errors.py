@@ -59,7 +59,26 @@ CASES = {
     "empty": ("", ["scenario.yaml"]),
     "not UTF-8": (b"name: \xff\xfe\n", ["UTF-8"]),
     "unknown model": (GOOD.replace("Qwen3-VL-2B", "Qwen3-VL-3B"), ["Qwen3-VL"]),
-    "no room for one block": (GOOD.replace("2000000000", "1000"), []),
+    "no room for one block": (GOOD.replace("2000000000", "1000"), ["scenario.yaml: engine"]),
+    "no block by override": (
+        GOOD.replace("engine: {", "engine: {num_gpu_blocks_override: 1, "),
+        ["scenario.yaml: engine", "engine.num_gpu_blocks_override"],
+    ),
+    "room for no request": (
+        GOOD.replace("2000000000", "20000000"),
+        ["scenario.yaml: all 5 requests were refused: ", "the pool has 9"],
+    ),
+    "override leaves room for no request": (
+        GOOD.replace("engine: {", "engine: {num_gpu_blocks_override: 5, "),
+        [
+            "scenario.yaml: all 5 requests were refused: ",
+            "(engine.num_gpu_blocks_override: 5)",
+        ],
+    ),
+    "model too large for the card": (
+        GOOD.replace("available_kv_cache_bytes: 2000000000", "gpu_memory_utilization: 0.05"),
+        ["scenario.yaml: engine.gpu_memory_utilization: "],
+    ),
     "heads not divisible": (
         GOOD.replace("engine: {", "engine: {tensor_parallel_size: 3, "),
         ["scenario.yaml", "engine.tensor_parallel_size: "],
@@ -149,12 +168,10 @@ def test_a_request_that_needs_more_blocks_than_the_pool_is_refused(run) -> None:
 
 
 def test_an_error_of_the_run_names_the_option_that_set_the_key(run) -> None:
-    override = "engine.max-model-len=100"
-    outcome = run(write(GOOD), "--set", "seed=1", "--set", override)
-    refused(outcome, "kvsim: scenario.yaml: all 5 requests were refused")
-    override = "engine.num-gpu-blocks-override=1"
-    outcome = run(write(GOOD), "--set", "seed=1", "--set", override)
-    refused(outcome, "engine.num_gpu_blocks_override")
+    scenario = write(GOOD.replace("available_kv_cache_bytes: 2000000000, ", ""))
+    override = "engine.gpu-memory-utilization=0.05"
+    outcome = run(scenario, "--set", "seed=1", "--set", override)
+    refused(outcome, f"kvsim: --set {override}: engine.gpu_memory_utilization: ")
 
 
 def test_folders_made_for_the_results_go_too(run) -> None:
