@@ -59,6 +59,16 @@ def num_tokens(segments: Segments) -> int:
     return int(segments[:, 2].sum())
 
 
+def first_tokens(segments: Segments, count: int) -> Segments:
+    """The first `count` tokens of content (all of it, if it is shorter)."""
+    if num_tokens(segments) <= count:
+        return segments
+    before = np.cumsum(segments[:, 2]) - segments[:, 2]
+    kept = segments[before < count].copy()
+    kept[-1, 2] = count - int(before[len(kept) - 1])
+    return kept
+
+
 def expand(segments: Segments) -> NDArray[np.int64]:
     """Token ids of all segments, shape (num_tokens,)."""
     out = np.empty(num_tokens(segments), np.int64)

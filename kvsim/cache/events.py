@@ -77,6 +77,8 @@ class EventReader:
     def __init__(self, config: KVCacheConfig, hasher: BlockHasher) -> None:
         self._config, self._hasher = config, hasher
         self._known: dict[int, _Known] = {}
+        self._leaving: list[int] = []  # ended, but the log may still name them
+        self._left: list[int] = []  # ended before the latest log was taken
         self._run: list[tuple[int, int]] = []  # (block index, hash) of the run being read
         if isinstance(hasher, VllmBlockHasher):
             hasher.keep_digests()
@@ -88,7 +90,14 @@ class EventReader:
         self._known[uid] = _Known(token_ids, content, keys)
 
     def forget(self, uid: int) -> None:
-        self._known.pop(uid, None)
+        """The request is gone; it is known until the log after the next one is taken."""
+        self._leaving.append(uid)
+
+    def log_taken(self) -> None:
+        """A log was taken: it may name who has left since the one before, the next log will not."""
+        for uid in self._left:
+            self._known.pop(uid, None)
+        self._left, self._leaving = self._leaving, []
 
     def read(self, log: NDArray[np.void]) -> list[KVCacheEvent]:
         """Events of a log (LOG_DTYPE), in the order in which vLLM emits them."""

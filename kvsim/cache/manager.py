@@ -238,6 +238,8 @@ class KVCacheManager:
         if lost:
             raise RuntimeError(f"log_capacity {len(pool.log)} is too small: {lost} events were lost")
         pool.scalars["log_len"] = 0
+        if self.reader:
+            self.reader.log_taken()
         return pool.log[:n].copy()
 
     def take_events(self) -> list[KVCacheEvent]:

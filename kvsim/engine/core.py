@@ -35,7 +35,7 @@ from kvsim.engine.state import (
 )
 from kvsim.engine.step import IDLE, step
 from kvsim.gpu.cost import COST_DTYPE, StepCost
-from kvsim.tokens import Segments, num_tokens, stream_key
+from kvsim.tokens import Segments, first_tokens, num_tokens, stream_key
 
 __all__ = ["IDLE", "EngineCore", "Scheduler"]
 
@@ -169,7 +169,9 @@ class Scheduler:
             (request.lora.name, request.lora.path) if request.lora else None,
             request.cache_salt,
         )
-        segments = np.concatenate([request.prompt, request.output])
+        # No request grows beyond max_model_len, whatever its client and its model would say.
+        whole = np.concatenate([request.prompt, request.output])
+        segments = first_tokens(whole, max(self.config.max_model_len, content.num_prompt_tokens))
         num_outputs = num_tokens(request.output)
         self.add_hashed_request(
             request.request_id,

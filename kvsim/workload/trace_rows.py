@@ -35,20 +35,20 @@ class TraceRow:
     block_size: int
     chat_id: int | str | None = None
     parent_chat_id: int | str | None = None
-    session: str | None = None
+    session: int | str | None = None
 
 
 def check_row(row: Any, trace_block_size: int | None = None) -> TraceRow:
     """Read one row; `trace_block_size` replaces the format's own. Raises FieldError naming the field."""
     if not isinstance(row, Mapping):
         raise FieldError("row", f"{shown(row)} is not an object with timestamp, input_length, ...")
-    bailian = "chat_id" in row
+    bailian = row.get("chat_id") is not None
     block = trace_block_size or (BAILIAN_BLOCK if bailian else MOONCAKE_BLOCK)
     timestamp = _timestamp(_get(row, "timestamp")) / (1.0 if bailian else 1000.0)
     num_input = whole("input_length", _get(row, "input_length"), 1)
     num_output = whole("output_length", _get(row, "output_length"), 0)
     ids = _hash_ids(_get(row, "hash_ids"), num_input, block)
-    chat, parent, session = row.get("chat_id"), row.get("parent_chat_id"), row.get("session_id")
+    chat, parent, session = _name(row, "chat_id"), _name(row, "parent_chat_id"), _name(row, "session_id")
     return TraceRow(timestamp, num_input, num_output, ids, block, chat, parent, session)
 
 
@@ -76,6 +76,14 @@ def _get(row: Mapping[str, Any], field: str) -> Any:
     if field not in row:
         raise FieldError(field, f"missing; the row has {shown(', '.join(map(str, row)))}")
     return row[field]
+
+
+def _name(row: Mapping[str, Any], field: str) -> int | str | None:
+    """A conversation's number or name; null is as good as absent."""
+    value = row.get(field)
+    if value is not None and type(value) not in (int, str):
+        raise FieldError(field, f"{shown(value)} is neither a whole number nor a name")
+    return value
 
 
 def _timestamp(value: Any) -> float:

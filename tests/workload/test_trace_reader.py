@@ -219,3 +219,11 @@ def test_a_number_without_end_is_told_by_its_field(tmp_path):
         KvsimError, match=r"line 1: field input_length: '9{50,60}\.\.\. is not a whole number$"
     ):
         list(TraceWorkload(path=str(path)).rows())
+
+
+@pytest.mark.parametrize("value", [[], {}, 1.5, True])
+@pytest.mark.parametrize("field", ["chat_id", "parent_chat_id", "session_id"])
+def test_a_conversation_has_a_number_or_a_name(field: str, value: object) -> None:
+    row = {"timestamp": 0, "input_length": 20, "output_length": 1, "hash_ids": [1, 2], "chat_id": 1}
+    with pytest.raises(KvsimError, match=f"row 1: field {field}: .* is neither a whole number nor a name"):
+        check_rows([row | {field: value}])
