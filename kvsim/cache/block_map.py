@@ -21,16 +21,18 @@ def _bucket(pool, hash_lo, group_id):
 
 
 @compiled_part
+def _has_key(blocks, e, hash_lo, hash_hi, group_id):
+    same = blocks["hash_lo"][e] == hash_lo and blocks["hash_hi"][e] == hash_hi
+    return same and blocks["group_id"][e] == group_id
+
+
+@compiled_part
 def find_entry(pool, hash_lo, hash_hi, group_id):
     """The oldest entry under a key, or NONE."""
     blocks = pool.blocks
     e = np.int64(blocks["bucket"][_bucket(pool, hash_lo, group_id)])
     while e != NONE:
-        if (
-            blocks["hash_lo"][e] == hash_lo
-            and blocks["hash_hi"][e] == hash_hi
-            and blocks["group_id"][e] == group_id
-        ):
+        if _has_key(blocks, e, hash_lo, hash_hi, group_id):
             return e
         e = np.int64(blocks["bucket_next"][e])
     return e
@@ -125,11 +127,7 @@ def carries_key(pool, block, hash_lo, hash_hi, group_id):
         return False
     e = np.int64(block)
     while e != NONE:
-        if (
-            blocks["hash_lo"][e] == hash_lo
-            and blocks["hash_hi"][e] == hash_hi
-            and blocks["group_id"][e] == group_id
-        ):
+        if _has_key(blocks, e, hash_lo, hash_hi, group_id):
             return True
         e = np.int64(blocks["extra"][e])
     return False
