@@ -6,7 +6,6 @@ log of numbers; `EventReader` turns it into events, for which it must know the r
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from kvsim.cache.hashing import (
     block_extra_keys,
     event_block_hash,
     event_extra_keys,
+    first_feature_at,
 )
 from kvsim.cache.state import (
     LOG_CLEARED,
@@ -132,9 +132,7 @@ class EventReader:
 
     def _extra(self, content: BlockContent, start: int, end: int, index: int) -> tuple[ExtraKeys, int]:
         lookahead = self._config.num_hash_lookahead_tokens
-        keys, index = block_extra_keys(content, start, end + lookahead, index, self._config.rules)
-        while lookahead and index > 0 and sum(content.features[index - 1][1:]) > end:
-            index -= 1
+        keys, index = block_extra_keys(content, start, end, index, self._config.rules, lookahead)
         return event_extra_keys(keys), index
 
     def _key_index(self, known: _Known, group_id: int, block_index: int) -> int:
@@ -172,9 +170,8 @@ class EventReader:
         """The prompt's tail inside a coarser block, at hash granularity."""
         size = self._config.hash_block_size
         start = boundary - size
-        features: Any = known.content.features
-        index = next((i for i, f in enumerate(features) if f[1] + f[2] > start), len(features))
-        keys, _ = self._extra(known.content, start, boundary, index if start else 0)
+        index = first_feature_at(known.content.features, start) if start else 0
+        keys, _ = self._extra(known.content, start, boundary, index)
         parent = event_block_hash(self.digest(*known.keys[start // size - 1])) if start else None
         lora = known.content.lora
         tokens = known.token_ids[start:boundary]

@@ -112,7 +112,7 @@ class BlockContent:
     prompt_embeds: NDArray[Any] | None = None
 
 
-def _first_feature_at(features: tuple[Feature, ...], start: int) -> int:
+def first_feature_at(features: tuple[Feature, ...], start: int) -> int:
     """Index of the first image that reaches beyond `start`."""
     for i, (_, offset, length) in enumerate(features):
         if offset + length > start:
@@ -152,18 +152,25 @@ def _embeds_keys(content: BlockContent, start: int, end: int, rules: VllmRules) 
 
 
 def block_extra_keys(
-    content: BlockContent, start: int, end: int, index: int, rules: VllmRules
+    content: BlockContent, start: int, end: int, index: int, rules: VllmRules, lookahead: int = 0
 ) -> tuple[ExtraKeys, int]:
-    """Extra keys of the window [start, end), in vLLM's order: LoRA, images, salt, embeddings."""
+    """Extra keys of block [start, end), in vLLM's order: LoRA, images, salt, embeddings.
+
+    Images are scanned from `index` on; the index for the next block comes back. With `lookahead`
+    tokens the window reaches that far beyond the block.
+    """
+    window_end = end + lookahead
     tagged = rules.tagged_extra_keys
     keys: list[Any] = []
     if content.lora:
         keys.append(("lora", *content.lora) if tagged else content.lora[0])
-    image_keys, index = _image_keys(content, start, end, index, rules)
+    image_keys, index = _image_keys(content, start, window_end, index, rules)
     keys += image_keys
     if start == 0 and content.cache_salt:
         keys.append(("cache_salt", content.cache_salt) if tagged else content.cache_salt)
-    keys += _embeds_keys(content, start, end, rules)
+    keys += _embeds_keys(content, start, window_end, rules)
+    while lookahead and index > 0 and sum(content.features[index - 1][1:]) > end:
+        index -= 1  # images that overlap the next block are looked at again
     return (tuple(keys) if keys else None), index
 
 
@@ -184,12 +191,10 @@ def iter_extra_keys(
             if rules.last_image_keys_output_blocks:
                 index = max(len(content.features) - 1, 0)
             else:
-                index = _first_feature_at(content.features, start)
+                index = first_feature_at(content.features, start)
         elif i == num_prompt_blocks:
             index = 0
-        keys, index = block_extra_keys(content, start, end + lookahead, index, rules)
-        while lookahead and index > 0 and sum(content.features[index - 1][1:]) > end:
-            index -= 1  # images that overlap the next block are looked at again
+        keys, index = block_extra_keys(content, start, end, index, rules, lookahead)
         yield keys
 
 

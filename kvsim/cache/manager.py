@@ -5,7 +5,8 @@ block hashes. An engine schedules on top of the same table.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,30 @@ from kvsim.cache.state import FREE_SLOT, HITS, NONE, REQUEST_DTYPE, RUNNING, WAI
 from kvsim.compiled import compiled
 from kvsim.errors import KvsimError
 from kvsim.tokens import Segments, expand, num_tokens
+
+
+class PromptLike(Protocol):
+    """What is read of a request."""
+
+    @property
+    def prompt(self) -> Segments: ...
+    @property
+    def features(self) -> Sequence[Any]: ...
+    @property
+    def lora(self) -> Any: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+
+
+def content_of(request: PromptLike) -> BlockContent:
+    """What keys a request's blocks besides its tokens."""
+    return BlockContent(
+        num_tokens(request.prompt),
+        tuple((f.identifier, f.offset, f.length) for f in request.features),
+        (request.lora.name, request.lora.path) if request.lora else None,
+        request.cache_salt,
+    )
+
 
 # Entries from Python, compiled only where they are used.
 

@@ -8,33 +8,18 @@ sizes in one pass over the requests. A simulation (`kvsim run`) has the requests
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
 from kvsim.cache.block_hasher import make_block_hasher
 from kvsim.cache.block_map import get_cached_block, insert_block_hash
 from kvsim.cache.block_pool import free_blocks_reversed, get_new_block, make_pool, touch
-from kvsim.cache.hashing import BlockContent
+from kvsim.cache.manager import PromptLike, content_of
 from kvsim.cache.state import NONE, ZERO, PoolState
 from kvsim.compiled import compiled
 from kvsim.rules import rules_for
-from kvsim.tokens import Segments, num_tokens
 
 _TOO_LONG = np.int64(-1)
-
-
-class PromptLike(Protocol):
-    """What is read of a request."""
-
-    @property
-    def prompt(self) -> Segments: ...
-    @property
-    def features(self) -> Sequence[Any]: ...
-    @property
-    def lora(self) -> Any: ...
-    @property
-    def cache_salt(self) -> str | None: ...
 
 
 @dataclass(slots=True)
@@ -111,10 +96,9 @@ def open_loop(
     counts = [OpenLoopHits(n, block_size) for n in num_gpu_blocks]
     table = np.zeros(1, np.int32)
     for request in requests:
-        lora = (request.lora.name, request.lora.path) if request.lora else None
-        features = tuple((f.identifier, f.offset, f.length) for f in request.features)
-        length = num_tokens(request.prompt)
-        hashes = hasher(request.prompt, BlockContent(length, features, lora, request.cache_salt))
+        content = content_of(request)
+        length = content.num_prompt_tokens
+        hashes = hasher(request.prompt, content)
         if len(table) <= len(hashes):
             table = np.zeros(2 * len(hashes) + 1, np.int32)
         for pool, count in zip(pools, counts, strict=True):

@@ -5,7 +5,7 @@ them names that people know.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from kvsim.cache.arena import Arena
 from kvsim.cache.block_hasher import BlockHasher, Hashes
 from kvsim.cache.events import KVCacheEvent
 from kvsim.cache.hashing import BlockContent, Feature
-from kvsim.cache.manager import KVCacheManager
+from kvsim.cache.manager import KVCacheManager, PromptLike, content_of
 from kvsim.cache.state import NONE, RUNNING, KVState
 from kvsim.compiled import compiled
 from kvsim.engine.config import EngineConfig
@@ -40,7 +40,7 @@ from kvsim.tokens import Segments, first_tokens, num_tokens, stream_key
 __all__ = ["IDLE", "EngineCore", "Scheduler"]
 
 
-class RequestLike(Protocol):
+class RequestLike(PromptLike, Protocol):
     """What the engine reads of a request; `output` is known to the simulation, not to the scheduler."""
 
     @property
@@ -48,17 +48,9 @@ class RequestLike(Protocol):
     @property
     def arrival_time(self) -> float: ...
     @property
-    def prompt(self) -> Segments: ...
-    @property
     def output(self) -> Segments: ...
     @property
     def max_tokens(self) -> int: ...
-    @property
-    def features(self) -> Sequence[Any]: ...
-    @property
-    def lora(self) -> Any: ...
-    @property
-    def cache_salt(self) -> str | None: ...
     @property
     def priority(self) -> int: ...
 
@@ -163,12 +155,7 @@ class Scheduler:
 
     def add_request(self, request: RequestLike, now: float | None = None) -> None:
         """Queue a request; its blocks are hashed here. Raises KvsimError for an id in use."""
-        content = BlockContent(
-            num_tokens(request.prompt),
-            tuple((f.identifier, f.offset, f.length) for f in request.features),
-            (request.lora.name, request.lora.path) if request.lora else None,
-            request.cache_salt,
-        )
+        content = content_of(request)
         # No request grows beyond max_model_len, whatever its client and its model would say.
         whole = np.concatenate([request.prompt, request.output])
         segments = first_tokens(whole, max(self.config.max_model_len, content.num_prompt_tokens))

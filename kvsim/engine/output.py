@@ -254,4 +254,3 @@ def update_from_output(eng, now):
         _propose_drafts(eng, entry, num_reqs)
     s["first_batch"][0] = (b + 1) % len(eng.batches)
     s["num_batches"][0] -= 1
-    return NONE

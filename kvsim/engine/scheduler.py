@@ -318,7 +318,6 @@ def schedule(eng, now):
     eng.batches["num_reqs"][b] = 0
     eng.batches["num_tokens"][b] = 0
     eng.batches["num_encoder_tokens"][b] = 0
-    eng.batches["step"][b] = s["current_step"][0]
     s["token_budget"][0] = s["max_num_batched_tokens"][0]
     s["encoder_budget"][0] = s["encoder_compute_budget"][0]
     s["preempted_in_step"][0] = 0

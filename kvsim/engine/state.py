@@ -99,7 +99,6 @@ BATCH_DTYPE = np.dtype(
     [
         ("num_reqs", "i8"),
         ("num_tokens", "i8"),
-        ("step", "i8"),
         ("num_encoder_tokens", "i8"),
         ("start_time", "f8"),
         ("end_time", "f8"),
