@@ -33,7 +33,7 @@ from kvsim.engine.state import (
     SEAT_DTYPE,
     EngineState,
 )
-from kvsim.engine.step import IDLE, step
+from kvsim.engine.step import IDLE, collect, launch, step
 from kvsim.gpu.cost import COST_DTYPE, StepCost
 from kvsim.tokens import Segments, first_tokens, num_tokens, stream_key
 
@@ -124,6 +124,16 @@ def _schedule(eng, now):
 @compiled
 def _update_from_output(eng, now):
     update_from_output(eng, now)
+
+
+@compiled
+def _launch(eng, cost, now):
+    return launch(eng, cost, now)
+
+
+@compiled
+def _collect(eng, now, scheduled):
+    return collect(eng, now, scheduled)
 
 
 class Scheduler:
@@ -337,3 +347,15 @@ class EngineCore(Scheduler):
     def step(self, now: float) -> float:
         """One iteration of the engine loop begun at `now`; when the next may begin, or IDLE (inf)."""
         return float(step(self.state, self._cost, now))
+
+    def launch(self, now: float) -> tuple[int, bool]:
+        """First half of `step`, for those who want to see a batch before its output is processed.
+
+        (tokens of the batch, whether the next iteration begins at once: then `collect` is left out).
+        """
+        scheduled, goes_on = _launch(self.state, self._cost, now)
+        return int(scheduled), bool(goes_on)
+
+    def collect(self, now: float, scheduled: int) -> float:
+        """Second half of `step`, after `launch` returned `scheduled`; when the next may begin, or IDLE."""
+        return float(_collect(self.state, now, np.int64(scheduled)))

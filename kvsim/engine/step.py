@@ -55,30 +55,36 @@ def _tokens_in_flight(eng):
     return total
 
 
-@compiled
-def step(eng, cost, now):
-    """One iteration begun at `now`; when the next may begin, or IDLE.
+@compiled_part
+def launch(eng, cost, now):
+    """Schedule a batch at `now` and price it; (its tokens, whether the loop schedules again at once).
 
-    The batch is scheduled at `now` and runs when the GPU is done with the ones before it. With
-    asynchronous scheduling the loop goes on at once while fewer than two batches are in flight;
-    otherwise it waits for the oldest and processes its output.
+    The batch runs when the GPU is done with the ones before it. With asynchronous scheduling the
+    loop goes on while fewer than two batches are in flight.
     """
     s = eng.scalars
-    scheduled = np.int64(0)
-    tried = has_requests(eng)
-    if tried:
-        scheduled = schedule(eng, now)
-        b = (s["first_batch"][0] + s["num_batches"][0] - 1) % len(eng.batches)
-        seconds = price_batch(eng, cost, b)
-        start = max(now, s["busy_until"][0])
-        eng.batches["start_time"][b] = start
-        eng.batches["end_time"][b] = start + seconds
-        s["busy_until"][0] = start + seconds
-        if scheduled > 0:
-            _account(eng, b, seconds)
-        early = scheduled > 0 or (s["empty_batches_wait"][0] != 0 and has_requests(eng))
-        if early and s["num_batches"][0] < s["queue_depth"][0]:
-            return now
+    if not has_requests(eng):
+        return np.int64(0), False
+    scheduled = schedule(eng, now)
+    b = (s["first_batch"][0] + s["num_batches"][0] - 1) % len(eng.batches)
+    seconds = price_batch(eng, cost, b)
+    start = max(now, s["busy_until"][0])
+    eng.batches["start_time"][b] = start
+    eng.batches["end_time"][b] = start + seconds
+    s["busy_until"][0] = start + seconds
+    if scheduled > 0:
+        _account(eng, b, seconds)
+    early = scheduled > 0 or (s["empty_batches_wait"][0] != 0 and has_requests(eng))
+    return scheduled, early and s["num_batches"][0] < s["queue_depth"][0]
+
+
+@compiled_part
+def collect(eng, now, scheduled):
+    """Wait for the oldest batch and process its output; when that was, or IDLE.
+
+    scheduled: tokens of the batch launched in the same iteration.
+    """
+    s = eng.scalars
     if s["num_batches"][0] == 0:
         return IDLE
     stuck = scheduled == 0 and _tokens_in_flight(eng) == 0 and s["finished_to_flush"][0] == 0
@@ -87,3 +93,10 @@ def step(eng, cost, now):
     if stuck and s["finished_to_flush"][0] == 0:
         return IDLE
     return end
+
+
+@compiled
+def step(eng, cost, now):
+    """One iteration begun at `now`; when the next may begin, or IDLE."""
+    scheduled, goes_on = launch(eng, cost, now)
+    return now if goes_on else collect(eng, now, scheduled)
