@@ -14,7 +14,7 @@ from kvsim.cache.state import LOG_EVICTED, LOG_REMOVED, NO_HASH, NONE, ZERO, Poo
 from kvsim.compiled import compiled_inline, compiled_part
 
 _GROUP_MIX = np.uint64(0x9E3779B97F4A7C15)
-BUCKETS_PER_BLOCK = 8  # most buckets are empty: a second entry costs a mispredicted branch and a cache miss
+BUCKETS_PER_BLOCK = 4  # most buckets are empty: a second entry costs a mispredicted branch and a cache miss
 
 
 @compiled_inline
@@ -67,7 +67,6 @@ def _insert_entry(pool, e, hash_lo, hash_hi, group_id, num_tokens):
     entries["newest"][e] = e
     entries["next_in_bucket"][e] = pool.buckets[bucket]
     pool.buckets[bucket] = e
-    pool.scalars["num_cached_keys"][0] += 1
 
 
 @compiled_part
@@ -98,7 +97,6 @@ def _remove_entry(pool, e):
     if entries["older"][e] == NONE and entries["newer"][e] == NONE:
         following = np.int64(entries["next_in_bucket"][e])
         _replace_in_bucket(pool, _bucket(pool, lo, group_id), e, following)
-        pool.scalars["num_cached_keys"][0] -= 1
     else:
         _remove_one_of_several(pool, e)
     log(pool, LOG_REMOVED, group_id, ZERO, ZERO, ZERO, lo, hi)
@@ -145,12 +143,12 @@ def carries_key(pool, block, hash_lo, hash_hi, group_id):
 
 @compiled_inline
 def insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
-    """Make a block reachable under a key: its first one, or a further one."""
+    """Make a block reachable under a key; 1 if it is its first one, 0 if a further one."""
     if has_hash(pool, block):
         _insert_further_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens)
-        return
+        return ZERO
     _insert_entry(pool, block, hash_lo, hash_hi, group_id, num_tokens)
-    pool.scalars["num_cached"][0] += 1
+    return np.int64(1)
 
 
 @compiled_part
@@ -172,14 +170,14 @@ def _insert_further_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
 
 @compiled_inline
 def remove_cached_block_hashes(pool, block):
-    """Drop every key of a block."""
+    """Drop every key of a block; 1 if it had any, else 0."""
     if not has_hash(pool, block):
-        return
+        return ZERO
     log(pool, LOG_EVICTED, ZERO, ZERO, block, ZERO, NO_HASH, NO_HASH)
-    pool.scalars["num_evicted"][0] += 1
     _remove_entry(pool, block)
     if pool.entries["extra"][block] != NONE:
         _remove_further_hashes(pool, block)
+    return np.int64(1)
 
 
 @compiled_part
@@ -199,11 +197,15 @@ def _remove_further_hashes(pool, block):
 def init_entries(pool):
     n = pool.scalars["num_gpu_blocks"][0]
     pool.buckets[:] = NONE
-    pool.scalars["num_cached_keys"][0] = 0
     first, end = n + 2, pool.scalars["end_of_entries"][0]
     pool.scalars["spare"][0] = first if first < end else NONE
     for e in range(first, end):
         pool.entries["extra"][e] = e + 1 if e + 1 < end else NONE
+
+
+def num_cached_keys(pool: PoolState) -> int:
+    """Different keys in the map."""
+    return sum(1 for _ in oldest_entries(pool))
 
 
 def oldest_entries(pool: PoolState) -> Iterator[int]:

@@ -31,34 +31,47 @@ from kvsim.cache.state import (
     ZERO,
     PoolState,
 )
-from kvsim.compiled import compiled, compiled_inline, compiled_part
+from kvsim.compiled import compiled, compiled_part
 from kvsim.errors import KvsimError
 from kvsim.rules import rules_for
 
 _EXTRA_ENTRIES = 4  # spare cache-map entries per block, for partial tail entries
 
 
-@compiled_inline
-def get_new_block(pool):
-    """Pop the head of the free queue, evict what it had cached, own it once."""
+@compiled_part
+def get_new_blocks(pool, table, first, end):
+    """Pop blocks from the head of the free queue into table[first:end], each owned once.
+
+    What they had cached is evicted.
+    """
+    blocks, caching = pool.blocks, pool.scalars["enable_caching"][0] != 0
     head = pool.scalars["num_gpu_blocks"][0]
-    block = np.int64(pool.blocks["next_free_block"][head])
-    remove_free(pool, block)
-    if pool.scalars["enable_caching"][0]:
-        remove_cached_block_hashes(pool, block)
-    pool.blocks["ref_cnt"][block] = 1
-    pool.scalars["num_allocated"][0] += 1
-    return block
+    block, num_evicted = np.int64(blocks["next_free_block"][head]), ZERO
+    for i in range(first, end):
+        table[i] = block
+        blocks["ref_cnt"][block] = 1
+        if caching:
+            num_evicted += remove_cached_block_hashes(pool, block)
+        block = np.int64(blocks["next_free_block"][block])
+    link(blocks, head, block)
+    pool.scalars["num_free_blocks"][0] -= end - first
+    pool.scalars["num_allocated"][0] += end - first
+    pool.scalars["num_evicted"][0] += num_evicted
 
 
 @compiled_part
-def touch(pool, block):
-    """One more owner; a block that nobody owned leaves the free queue."""
-    if block == NULL_BLOCK:
-        return
-    if pool.blocks["ref_cnt"][block] == 0:
-        remove_free(pool, block)
-    pool.blocks["ref_cnt"][block] += 1
+def touch(pool, table, first, end):
+    """One more owner for table[first:end]; blocks that nobody owned leave the free queue."""
+    blocks, num_taken = pool.blocks, ZERO
+    for i in range(first, end):
+        block = np.int64(table[i])
+        if block == NULL_BLOCK:
+            continue
+        if blocks["ref_cnt"][block] == 0:
+            remove_free(pool, block)
+            num_taken += 1
+        blocks["ref_cnt"][block] += 1
+    pool.scalars["num_free_blocks"][0] -= num_taken
 
 
 @compiled_part
@@ -72,6 +85,7 @@ def free_blocks_reversed(pool, table, first, last):
     front = pool.scalars["num_gpu_blocks"][0]
     split = pool.scalars["unhashed_to_front"][0] != 0
     caching = pool.scalars["enable_caching"][0] != 0
+    num_freed = ZERO
     for i in range(last - 1, first - 1, -1):
         block = np.int64(table[i])
         if block == NULL_BLOCK:
@@ -79,11 +93,19 @@ def free_blocks_reversed(pool, table, first, last):
         blocks["ref_cnt"][block] -= 1
         if blocks["ref_cnt"][block] != 0:
             continue
+        num_freed += 1
         if split and not (caching and has_hash(pool, block)):
             insert_free(pool, front, block)
             front = block
         else:
             append_free(pool, block)
+    pool.scalars["num_free_blocks"][0] += num_freed
+
+
+@compiled_part
+def evict(pool, block):
+    """Drop every key of a block."""
+    pool.scalars["num_evicted"][0] += remove_cached_block_hashes(pool, block)
 
 
 @compiled
@@ -106,12 +128,12 @@ def init_pool(pool):
     """All blocks free in the order of their ids, then block 0 taken as the null block."""
     n = pool.scalars["num_gpu_blocks"][0]
     link(pool.blocks, n, n + 1)
-    pool.scalars["num_free_blocks"][0] = 0
     for block in range(n):
         pool.entries["block_id"][block] = block
         pool.entries["extra"][block] = NONE
         append_free(pool, block)
     remove_free(pool, NULL_BLOCK)
+    pool.scalars["num_free_blocks"][0] = n - 1
     init_entries(pool)
 
 
@@ -156,13 +178,13 @@ def make_pool(
 
 
 @compiled
-def _get_new_block(pool):
-    return get_new_block(pool)
+def _get_new_blocks(pool, table, first, end):
+    get_new_blocks(pool, table, first, end)
 
 
 @compiled
-def _touch(pool, block):
-    touch(pool, block)
+def _touch(pool, table, first, end):
+    touch(pool, table, first, end)
 
 
 @compiled
@@ -172,7 +194,8 @@ def _free_blocks_reversed(pool, table, first, last):
 
 @compiled
 def _insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
-    insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens)
+    num_cached = insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens)
+    pool.scalars["num_cached"][0] += num_cached
 
 
 @compiled
@@ -208,11 +231,12 @@ class BlockPool:
         """Raises KvsimError if fewer blocks are free."""
         if num_blocks > self.get_num_free_blocks():
             raise KvsimError(f"{num_blocks} blocks wanted, {self.get_num_free_blocks()} are free")
-        return [int(_get_new_block(self.state)) for _ in range(num_blocks)]
+        table = np.zeros(num_blocks, np.int32)
+        _get_new_blocks(self.state, table, 0, num_blocks)
+        return table.tolist()
 
     def touch(self, blocks: list[int]) -> None:
-        for block in blocks:
-            _touch(self.state, block)
+        _touch(self.state, np.array(blocks, np.int32), 0, len(blocks))
 
     def free_blocks(self, ordered_blocks: list[int]) -> None:
         """Give blocks back; the first in the list will be evicted first."""

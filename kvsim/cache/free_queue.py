@@ -2,17 +2,18 @@
 
 Followed: `FreeKVCacheBlockQueue` of vLLM 0.33.0 `v1/core/kv_cache_utils.py`, a doubly linked list
 through the blocks, since hits take blocks out of its middle. Its two sentinels are the rows
-`num_gpu_blocks` (head) and `num_gpu_blocks + 1` (tail).
+`num_gpu_blocks` (head) and `num_gpu_blocks + 1` (tail). Callers keep `num_free_blocks`, once for many
+blocks: a counter in memory that changes with every block would take half of the time.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cache.state import PoolState
-from kvsim.compiled import compiled_inline, compiled_part
+from kvsim.compiled import compiled_inline
 
 
-@compiled_part
+@compiled_inline
 def link(blocks, left, right):
     blocks["next_free_block"][left] = right
     blocks["prev_free_block"][right] = left
@@ -23,16 +24,14 @@ def remove_free(pool, block):
     """Take a block out of the middle of the free queue."""
     blocks = pool.blocks
     link(blocks, np.int64(blocks["prev_free_block"][block]), np.int64(blocks["next_free_block"][block]))
-    pool.scalars["num_free_blocks"][0] -= 1
 
 
-@compiled_part
+@compiled_inline
 def insert_free(pool, after, block):
     """Put a block into the free queue behind `after` (a block or the head sentinel)."""
     blocks = pool.blocks
     link(blocks, block, np.int64(blocks["next_free_block"][after]))
     link(blocks, after, block)
-    pool.scalars["num_free_blocks"][0] += 1
 
 
 @compiled_inline

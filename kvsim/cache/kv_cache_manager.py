@@ -7,8 +7,8 @@ Mamba and cross-attention groups, copy on write.
 
 import numpy as np
 
-from kvsim.cache.block_map import carries_key, has_hash, insert_block_hash, remove_cached_block_hashes
-from kvsim.cache.block_pool import free_blocks_reversed, get_new_block, touch
+from kvsim.cache.block_map import carries_key, has_hash, insert_block_hash
+from kvsim.cache.block_pool import evict, free_blocks_reversed, get_new_blocks, touch
 from kvsim.cache.event_log import log
 from kvsim.cache.lookup import (
     blocks_for_window_hit,
@@ -134,17 +134,18 @@ def is_reachable(kv, r, g, i):
 @compiled_part
 def _cache_full_blocks(kv, r, g, first, end):
     uid = kv.requests["uid"][r]
-    table = kv.block_tables[kv.requests["row"][r], g]
+    table, num_cached = kv.block_tables[kv.requests["row"][r], g], ZERO
     for i in range(first, end):
         block = np.int64(table[i])
         if block == NULL_BLOCK or not is_reachable(kv, r, g, i):
             continue
         if has_hash(kv.pool, block):  # a partial tail entry: the block is full now
-            remove_cached_block_hashes(kv.pool, block)
+            evict(kv.pool, block)
         at = hash_index(kv, r, g, i)
         lo, hi = kv.block_hashes[at, 0], kv.block_hashes[at, 1]
-        insert_block_hash(kv.pool, block, lo, hi, g, (i + 1) * kv.groups["block_size"][g])
+        num_cached += insert_block_hash(kv.pool, block, lo, hi, g, (i + 1) * kv.groups["block_size"][g])
         log(kv.pool, LOG_STORED, g, uid, i, block, lo, hi)
+    kv.pool.scalars["num_cached"][0] += num_cached
     log(kv.pool, LOG_STORED_RUN, g, uid, first, end, NO_HASH, NO_HASH)
 
 
@@ -168,8 +169,8 @@ def _cache_partial_tail_block(kv, r, g, num_tokens):
     if carries_key(kv.pool, block, lo, hi, g):
         return
     if has_hash(kv.pool, block) and kv.pool.entries["hash_num_tokens"][block] < boundary:
-        remove_cached_block_hashes(kv.pool, block)
-    insert_block_hash(kv.pool, block, lo, hi, g, boundary)
+        evict(kv.pool, block)
+    kv.pool.scalars["num_cached"][0] += insert_block_hash(kv.pool, block, lo, hi, g, boundary)
     log(kv.pool, LOG_STORED_PARTIAL, g, kv.requests["uid"][r], boundary, block, lo, hi)
 
 
@@ -293,9 +294,8 @@ def _add_computed_blocks(kv, row, num_computed_tokens):
         skipped = num_skipped_tokens(kv, g, num_computed_tokens) // kv.groups["block_size"][g]
         num_blocks = max(skipped, kv.groups["num_hit_blocks"][g])
         for i in range(num_blocks):
-            block = np.int64(NULL_BLOCK if i < skipped else kv.block_tables[HITS, g, i])
-            touch(kv.pool, block)
-            kv.block_tables[row, g, i] = block
+            kv.block_tables[row, g, i] = NULL_BLOCK if i < skipped else kv.block_tables[HITS, g, i]
+        touch(kv.pool, kv.block_tables[row, g], ZERO, np.int64(num_blocks))
         kv.rows["num_blocks"][row, g] = num_blocks
         kv.rows["num_cached_blocks"][row, g] = num_blocks
 
@@ -305,8 +305,7 @@ def _allocate_new_blocks(kv, row, num_tokens):
     for g in range(kv.pool.scalars["num_groups"][0]):
         held = kv.rows["num_blocks"][row, g]
         required = cdiv(num_tokens, kv.groups["block_size"][g])
-        for i in range(held, required):
-            kv.block_tables[row, g, i] = get_new_block(kv.pool)
+        get_new_blocks(kv.pool, kv.block_tables[row, g], held, max(required, held))
         kv.rows["num_blocks"][row, g] = max(required, held)
 
 

@@ -16,7 +16,7 @@ from kvsim.cache.block_map import (
     get_cached_block,
     insert_block_hash,
 )
-from kvsim.cache.block_pool import free_blocks_reversed, get_new_block, make_pool, touch
+from kvsim.cache.block_pool import free_blocks_reversed, get_new_blocks, make_pool, touch
 from kvsim.cache.manager import PromptLike, content_of
 from kvsim.cache.state import NONE, ZERO, PoolState
 from kvsim.compiled import compiled
@@ -70,13 +70,14 @@ def allocate_and_free(pool, block_hashes, num_prompt_tokens, block_size, table):
             break
         table[hits] = block
         hits += 1
-    for i in range(hits):
-        touch(pool, np.int64(table[i]))
-    for i in range(hits, num_blocks):
-        table[i] = get_new_block(pool)
+    touch(pool, table, ZERO, hits)
+    get_new_blocks(pool, table, hits, num_blocks)
+    num_cached = ZERO
     for i in range(hits, num_full):
         size = (i + 1) * block_size
-        insert_block_hash(pool, np.int64(table[i]), block_hashes[i, 0], block_hashes[i, 1], ZERO, size)
+        lo, hi = block_hashes[i, 0], block_hashes[i, 1]
+        num_cached += insert_block_hash(pool, np.int64(table[i]), lo, hi, ZERO, size)
+    pool.scalars["num_cached"][0] += num_cached
     free_blocks_reversed(pool, table, ZERO, num_blocks)
     return hits
 

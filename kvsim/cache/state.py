@@ -33,7 +33,6 @@ CACHE_DTYPE = np.dtype(
     [
         ("num_gpu_blocks", "i8"),
         ("num_free_blocks", "i8"),
-        ("num_cached_keys", "i8"),  # different hashes in the cache map
         ("bucket_mask", "i8"),
         ("end_of_entries", "i8"),
         ("spare", "i8"),  # first unused extra entry

@@ -140,7 +140,7 @@ class Replay:
                 ids.append(int(entries["block_id"][same]))
                 same = int(entries["newer"][same])
             lines.append(f"{key.hex()}={','.join(map(str, ids))}")
-        return int(pool.scalars["num_cached_keys"][0]), sha16("\n".join(sorted(lines)))
+        return len(lines), sha16("\n".join(sorted(lines)))
 
     def _waiting(self) -> list[str]:
         requests, out = self.core.requests, []

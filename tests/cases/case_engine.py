@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from case_forms import DEFAULTS, STUCK, WITHOUT_EFFECT, Case, CaseRequest, is_together
 
+from kvsim.cache.block_map import num_cached_keys
 from kvsim.cache.hashing import BlockContent
 from kvsim.cache.state import LOG_PREEMPTED, NONE
 from kvsim.engine.config import EngineConfig
@@ -182,7 +183,7 @@ class EngineRun:
             "usage": seen.usage,
             "kv_cache_usage_at_end": stats["kv_cache_usage_perc"],
             "kv_events": {"BlockStored": 0, "BlockRemoved": 0, "AllBlocksCleared": 0, **seen.kv_events},
-            "distinct_hashes": int(pool.scalars["num_cached_keys"][0]),
+            "distinct_hashes": num_cached_keys(pool),
             "hashed_blocks": int((entries["hash_num_tokens"] > 0).sum()),
             "num_gpu_blocks": self.core.config.num_gpu_blocks,
         }

@@ -3,6 +3,7 @@
 import pytest
 from engine_runs import drain, engine, request, rows_by_id
 
+from kvsim.cache.block_map import num_cached_keys
 from kvsim.cache.integrity import check_integrity
 from kvsim.cache.state import FINISHED_ABORTED, PREEMPTED, RUNNING, WAITING
 
@@ -135,7 +136,7 @@ class TestReset:
         assert not core.reset_prefix_cache()
         drain(core)
         assert core.reset_prefix_cache()
-        assert core.kv.pool.scalars["num_cached_keys"][0] == 0
+        assert num_cached_keys(core.kv.pool) == 0
 
     def test_forced_preempts_all_and_they_run_again(self):
         core = engine(async_scheduling=False)

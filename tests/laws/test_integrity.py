@@ -49,7 +49,6 @@ def column(name, block, value):
         (column("next_free_block", 5, 7), "7 follows 5 but points back to 6"),
         (column("next_free_block", 5, 70), "block 5 is followed by 70, the pool has 8 blocks"),
         (column("prev_free_block", 9, 6), "it ends with 4 but its tail points to 6"),
-        (scalar("num_cached_keys", 4), "num_cached_keys is 4, the map holds 3 keys"),
         (scalar("enable_caching", 0), "4 hashes although caching is off"),
         (column("hash_num_tokens", 3, 0), r"entries \[\] carry a hash but are not found, \[3\] are found"),
         (column("hash_lo", 3, 7), "key .* is noted for entry"),
