@@ -101,3 +101,11 @@ def compiled_part(function: Callable[..., Any]) -> Any:
     so Python must not call them (the process would crash, not raise).
     """
     return _njit(function, no_cpython_wrapper=True)
+
+
+def compiled_inline(function: Callable[..., Any]) -> Any:
+    """Like `compiled_part`, for what runs for each request of each step: always merged into its caller.
+
+    A call hands over a hundred words of array descriptors, far more than such a function computes.
+    """
+    return _njit(function, no_cpython_wrapper=True, forceinline=True)

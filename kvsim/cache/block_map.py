@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.cache.event_log import log
 from kvsim.cache.state import LOG_EVICTED, LOG_REMOVED, NO_HASH, NONE, ZERO
-from kvsim.compiled import compiled_part
+from kvsim.compiled import compiled_inline, compiled_part
 
 _GROUP_MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -26,7 +26,7 @@ def _has_key(blocks, e, hash_lo, hash_hi, group_id):
     return same and blocks["group_id"][e] == group_id
 
 
-@compiled_part
+@compiled_inline
 def find_entry(pool, hash_lo, hash_hi, group_id):
     """The oldest entry under a key, or NONE."""
     blocks = pool.blocks
@@ -38,7 +38,7 @@ def find_entry(pool, hash_lo, hash_hi, group_id):
     return e
 
 
-@compiled_part
+@compiled_inline
 def get_cached_block(pool, hash_lo, hash_hi, group_id):
     """The block that has held this content longest, or NONE."""
     e = find_entry(pool, hash_lo, hash_hi, group_id)
@@ -114,7 +114,7 @@ def _remove_entry(pool, e):
     blocks["hash_num_tokens"][e] = 0
 
 
-@compiled_part
+@compiled_inline
 def has_hash(pool, block):
     return pool.blocks["hash_num_tokens"][block] > 0
 

@@ -29,14 +29,14 @@ from kvsim.cache.state import (
     ZERO,
     PoolState,
 )
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled, compiled_inline, compiled_part
 from kvsim.errors import KvsimError
 from kvsim.rules import rules_for
 
 _EXTRA_ENTRIES = 4  # spare cache-map entries per block, for partial tail entries
 
 
-@compiled_part
+@compiled_inline
 def get_new_block(pool):
     """Pop the head of the free queue, evict what it had cached, own it once."""
     head = pool.scalars["num_gpu_blocks"][0]

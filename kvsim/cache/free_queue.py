@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cache.state import PoolState
-from kvsim.compiled import compiled_part
+from kvsim.compiled import compiled_inline, compiled_part
 
 
 @compiled_part
@@ -18,7 +18,7 @@ def link(blocks, left, right):
     blocks["prev_free_block"][right] = left
 
 
-@compiled_part
+@compiled_inline
 def remove_free(pool, block):
     """Take a block out of the middle of the free queue."""
     blocks = pool.blocks
@@ -35,7 +35,7 @@ def insert_free(pool, after, block):
     pool.scalars["num_free_blocks"][0] += 1
 
 
-@compiled_part
+@compiled_inline
 def append_free(pool, block):
     tail = pool.scalars["num_gpu_blocks"][0] + 1
     insert_free(pool, np.int64(pool.blocks["prev_free_block"][tail]), block)

@@ -19,6 +19,7 @@ from kvsim.cache.lookup import (
     num_skipped_tokens,
 )
 from kvsim.cache.state import (
+    CHUNKED_LOCAL,
     FULL,
     HITS,
     LOG_LOOKUP,
@@ -33,7 +34,9 @@ from kvsim.cache.state import (
     SLIDING_WINDOW,
     ZERO,
 )
-from kvsim.compiled import compiled_part
+from kvsim.compiled import compiled_inline, compiled_part
+
+NEVER = np.int64(1 << 62)  # more tokens than any request has
 
 # ---------------------------------------------------------------- lookup
 
@@ -184,7 +187,11 @@ def _num_cacheable_tokens(kv, g, num_tokens):
 
 @compiled_part
 def cache_blocks(kv, r, num_tokens):
-    """Put the request's blocks that are full within `num_tokens` into the cache map."""
+    """Put the request's blocks that are full within `num_tokens` into the cache map.
+
+    Nothing to do below `next_full_block` tokens: a hot caller asks first.
+    """
+    kv.requests["next_full_block"][r] = NEVER
     if kv.pool.scalars["enable_caching"][0] == 0:
         return
     row = kv.requests["row"][r]
@@ -195,9 +202,12 @@ def cache_blocks(kv, r, num_tokens):
         if num_cached < num_full:
             _cache_full_blocks(kv, r, g, num_cached, num_full)
             kv.rows["num_cached_blocks"][row, g] = num_full
+        following = (max(num_cached, num_full) + 1) * kv.groups["block_size"][g]
         partial = kv.groups["kind"][g] == FULL and kv.groups["scale"][g] > 1
         if partial and kv.pool.scalars["partial_tail_entries"][0]:
             _cache_partial_tail_block(kv, r, g, cacheable)
+            following = ZERO
+        kv.requests["next_full_block"][r] = min(kv.requests["next_full_block"][r], following)
 
 
 # ---------------------------------------------------------------- allocation
@@ -229,9 +239,24 @@ def _num_blocks_to_allocate(kv, r, num_tokens, num_computed_tokens, cap):
 
 
 @compiled_part
+def _next_block_behind(kv, g, num_tokens):
+    """The least number of tokens beyond `num_tokens` at which a window group skips one more block."""
+    window, block_size = kv.groups["window"][g], kv.groups["block_size"][g]
+    if kv.groups["kind"][g] == CHUNKED_LOCAL:
+        return (num_tokens // window + 1) * window
+    skipped = num_skipped_tokens(kv, g, num_tokens) // block_size
+    return (skipped + 1) * block_size + window - 1
+
+
+@compiled_part
 def remove_skipped_blocks(kv, r, num_tokens):
     """Free the blocks behind the attention window; the table keeps null blocks in their place."""
     row = kv.requests["row"][r]
+    kv.requests["next_block_behind"][r] = NEVER
+    for g in range(kv.pool.scalars["num_groups"][0]):
+        if kv.groups["kind"][g] != FULL:
+            following = _next_block_behind(kv, g, num_tokens)
+            kv.requests["next_block_behind"][r] = min(kv.requests["next_block_behind"][r], following)
     if row == NONE:
         return
     for g in range(kv.pool.scalars["num_groups"][0]):
@@ -282,8 +307,28 @@ def _allocate_new_blocks(kv, row, num_tokens):
         required = cdiv(num_tokens, kv.groups["block_size"][g])
         for i in range(held, required):
             kv.block_tables[row, g, i] = get_new_block(kv.pool)
-        kv.rows["num_new_blocks"][row, g] = max(required - held, 0)
         kv.rows["num_blocks"][row, g] = max(required, held)
+
+
+@compiled_part
+def _num_slots_held(kv, row):
+    held = NEVER
+    for g in range(kv.pool.scalars["num_groups"][0]):
+        held = min(held, kv.rows["num_blocks"][row, g] * kv.groups["block_size"][g])
+    return held
+
+
+@compiled_inline
+def slots_are_held(kv, r, num_new_tokens, num_lookahead_tokens):
+    """Whether `allocate_slots` of a running request would succeed and change nothing, as in most decodes."""
+    q = kv.requests
+    num_computed = q["num_computed_tokens"][r]
+    known = num_computed + num_new_tokens
+    return (
+        known + num_lookahead_tokens <= q["slots_held"][r]
+        and min(known, q["num_tokens"][r]) < q["next_full_block"][r]
+        and num_computed < q["next_block_behind"][r]
+    )
 
 
 @compiled_part
@@ -324,6 +369,7 @@ def allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, 
         row = _take_row(kv, r)
         _add_computed_blocks(kv, row, num_computed)
     _allocate_new_blocks(kv, row, num_slots)
+    q["slots_held"][r] = _num_slots_held(kv, row)
     # Draft tokens may be rejected, so nothing beyond the known tokens is cached.
     cache_blocks(kv, r, min(num_computed + num_new_tokens, q["num_tokens"][r]))
     return True

@@ -7,7 +7,7 @@ Followed: `find_longest_cache_hit` of vLLM 0.33.0 `v1/core/single_type_kv_cache_
 
 from kvsim.cache.block_map import get_cached_block
 from kvsim.cache.state import CHUNKED_LOCAL, FULL, HITS, NONE, NULL_BLOCK, SLIDING_WINDOW, ZERO
-from kvsim.compiled import compiled_part
+from kvsim.compiled import compiled_inline, compiled_part
 
 
 @compiled_part
@@ -23,7 +23,7 @@ def num_hashed_tokens(kv, r):
     return max(known, 0) // size * size
 
 
-@compiled_part
+@compiled_inline
 def hash_index(kv, r, g, block_index):
     """Where in `block_hashes` the key of a request's block stands, for one group's block size.
 
@@ -44,7 +44,7 @@ def hash_index(kv, r, g, block_index):
     return offset + block_index
 
 
-@compiled_part
+@compiled_inline
 def _get_cached_block(kv, r, spec, block_index):
     """Look a block up for every group of a spec, into the row of hits; true if all have it."""
     for g in range(kv.pool.scalars["num_groups"][0]):

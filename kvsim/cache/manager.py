@@ -213,16 +213,19 @@ class KVCacheManager:
         count as computed.
         """
         slot = self._slot(request_id)
-        admitted = self.requests["row"][slot] == NONE
-        hit = _get_computed_blocks(self.state, slot) if admitted else np.int64(0)
+        if self.requests["row"][slot] == NONE:
+            hit = _get_computed_blocks(self.state, slot)
+            known = self.state.groups["num_hit_blocks"].tolist()
+        else:
+            hit = np.int64(0)
+            known = [len(ids) for ids in self.get_block_ids(request_id)]
         sizes = np.int64(num_new_tokens), hit, np.int64(num_lookahead_tokens), np.int64(0)
         if not _allocate_slots(self.state, slot, *sizes):
             return None
         self.requests["status"][slot] = RUNNING
         self.requests["num_computed_tokens"][slot] += hit + num_new_tokens
-        row = int(self.requests["row"][slot])
-        new = self.state.rows["num_new_blocks"][row]
-        return [ids[len(ids) - n :] for ids, n in zip(self.get_block_ids(request_id), new, strict=True)]
+        tables = self.get_block_ids(request_id)
+        return [ids[n:] for ids, n in zip(tables, known, strict=True)]
 
     def append_output(self, request_id: str, num_output_tokens: int = 1) -> None:
         """Tokens that the request has sampled: they will be computed, and cached, next."""

@@ -161,6 +161,10 @@ REQUEST_DTYPE = np.dtype(
         ("stop_at", "i8"),  # the output (1-based) that is a stop token; 0: none
         ("lora", "i8"),
         ("row", "i8"),  # row of the block tables
+        # While a request stays below all three, its next tokens change nothing in the pool.
+        ("slots_held", "i8"),  # tokens that have slots in every group
+        ("next_full_block", "i8"),  # tokens at which a block is full and may be cached
+        ("next_block_behind", "i8"),  # tokens at which a block falls behind a window
         ("prev_waiting", "i8"),
         ("next_waiting", "i8"),
         ("is_prefill_chunk", "i8"),
@@ -181,7 +185,6 @@ ROW_DTYPE = np.dtype(
     [
         ("num_blocks", "i8"),
         ("num_cached_blocks", "i8"),  # -1: vLLM's num_cached_block has no entry yet
-        ("num_new_blocks", "i8"),  # taken by the latest allocation
         ("next_free_row", "i8"),
     ]
 )

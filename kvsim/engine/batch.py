@@ -1,7 +1,7 @@
 """The batch that a step is building: requests, their tokens, images to encode, budgets left."""
 
 from kvsim.cache.state import NONE
-from kvsim.compiled import compiled_part
+from kvsim.compiled import compiled_inline, compiled_part
 from kvsim.engine.encoder_cache import allocate_encoder_inputs, embeds_to_encode
 
 
@@ -11,9 +11,9 @@ def new_batch_index(eng):
     return (eng.scalars["first_batch"][0] + eng.scalars["num_batches"][0]) % len(eng.batches)
 
 
-@compiled_part
+@compiled_inline
 def add_to_batch(eng, r, num_new, num_spec, origin):
-    b = new_batch_index(eng)
+    b = eng.scalars["new_batch"][0]
     n = eng.batches["num_reqs"][b]
     row = eng.scheduled[b]
     row["uid"][n] = eng.kv.requests["uid"][r]
@@ -30,7 +30,7 @@ def add_to_batch(eng, r, num_new, num_spec, origin):
 @compiled_part
 def take_from_batch(eng, r):
     """Undo the scheduling of a request in this step; its tokens return to the budgets."""
-    b = new_batch_index(eng)
+    b = eng.scalars["new_batch"][0]
     row = eng.scheduled[b]
     n = eng.batches["num_reqs"][b]
     at = NONE
@@ -50,10 +50,10 @@ def take_from_batch(eng, r):
     return True
 
 
-@compiled_part
+@compiled_inline
 def schedule_encoder(eng, r, num_embeds):
     if num_embeds == 0:
         return
     eng.scalars["encoder_budget"][0] -= num_embeds
-    eng.batches["num_encoder_tokens"][new_batch_index(eng)] += num_embeds
+    eng.batches["num_encoder_tokens"][eng.scalars["new_batch"][0]] += num_embeds
     allocate_encoder_inputs(eng, r)

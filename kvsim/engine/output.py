@@ -22,7 +22,7 @@ from kvsim.cache.state import (
     RUNNING,
     ZERO,
 )
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled, compiled_inline, compiled_part
 from kvsim.engine.encoder_cache import forget_schedule, free_all_encoder_inputs, free_passed_encoder_inputs
 from kvsim.engine.queues import index_in_running, remove_running_at, remove_waiting
 from kvsim.tokens import mix64
@@ -98,7 +98,7 @@ def _fail_mismatched(eng, now):
 # ---------------------------------------------------------------- tokens
 
 
-@compiled_part
+@compiled_inline
 def _append_tokens(eng, r, num_sampled, now):
     """Append sampled tokens up to a stop; (tokens kept, final status or 0)."""
     q = eng.kv.requests
@@ -125,7 +125,13 @@ def _take_back_rejected(eng, r, num_rejected):
         q["num_output_placeholders"][r] -= num_rejected
 
 
-@compiled_part
+@compiled_inline
+def _cache_if_full(kv, r, num_tokens):
+    if num_tokens >= kv.requests["next_full_block"][r]:
+        cache_blocks(kv, r, num_tokens)
+
+
+@compiled_inline
 def _update_with_output(eng, r, num_sampled, is_stale, now):
     """Append, settle placeholders, cache what became final; the final status or 0 (0.33)."""
     s, q = eng.scalars, eng.kv.requests
@@ -140,7 +146,7 @@ def _update_with_output(eng, r, num_sampled, is_stale, now):
     if had_placeholders:
         q["num_output_placeholders"][r] -= num_sampled
     if was_running and (had_placeholders or s["num_spec_tokens"][0] > 0):
-        cache_blocks(eng.kv, r, q["num_computed_tokens"][r] - q["num_in_flight_tokens"][r])
+        _cache_if_full(eng.kv, r, q["num_computed_tokens"][r] - q["num_in_flight_tokens"][r])
     return status
 
 
@@ -156,11 +162,11 @@ def _update_with_output_016(eng, r, num_sampled, now):
     if s["async_scheduling"][0]:
         q["num_output_placeholders"][r] -= kept
         if was_running:
-            cache_blocks(eng.kv, r, q["num_computed_tokens"][r] - q["num_output_placeholders"][r])
+            _cache_if_full(eng.kv, r, q["num_computed_tokens"][r] - q["num_output_placeholders"][r])
     return status
 
 
-@compiled_part
+@compiled_inline
 def _drain_stale(q, r, num_scheduled):
     """Settle the tokens in flight; whether this output predates a preemption."""
     q["num_in_flight_tokens"][r] -= num_scheduled
@@ -170,7 +176,7 @@ def _drain_stale(q, r, num_scheduled):
     return True
 
 
-@compiled_part
+@compiled_inline
 def _process_request(eng, r, entry, i, now):
     """One request of a finished step; its final status, or 0."""
     s, q = eng.scalars, eng.kv.requests
@@ -209,7 +215,7 @@ def _drop_finished_from_running(eng):
     s["num_running"][0] = kept
 
 
-@compiled_part
+@compiled_inline
 def _lives(eng, entry, i):
     """Whether a batch's request is still there (not aborted, its slot not given to another)."""
     q, r = eng.kv.requests, entry["request"][i]

@@ -12,9 +12,10 @@ from kvsim.cache.kv_cache_manager import (
     get_computed_blocks,
     lookup_enabled,
     record_stats,
+    slots_are_held,
 )
 from kvsim.cache.state import LOG_PREEMPTED, NO_HASH, NONE, PREEMPTED, RUNNING, WAITING, ZERO
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled, compiled_inline, compiled_part
 from kvsim.engine.batch import add_to_batch, new_batch_index, schedule_encoder, take_from_batch
 from kvsim.engine.encoder_cache import (
     forget_schedule,
@@ -84,7 +85,7 @@ def _preempt_victim(eng, index):
 # ---------------------------------------------------------------- running requests
 
 
-@compiled_part
+@compiled_inline
 def _is_sure_to_finish(eng, r):
     """Asynchronous: steps in flight reach max_tokens even if every draft is rejected."""
     q = eng.kv.requests
@@ -93,7 +94,7 @@ def _is_sure_to_finish(eng, r):
     return placeholders > 0 and q["num_computed_tokens"][r] + 2 - placeholders >= last
 
 
-@compiled_part
+@compiled_inline
 def _tokens_for_running(eng, r):
     """Tokens a running request would take: its unseen ones and drafts, within the limits."""
     s, q = eng.scalars, eng.kv.requests
@@ -106,7 +107,7 @@ def _tokens_for_running(eng, r):
     return min(num_new, s["max_model_len"][0] - num_computed - 1)
 
 
-@compiled_part
+@compiled_inline
 def _scheduled_drafts(eng, r, num_new):
     """Drafts of a running request that fit its tokens of this step; they are used up."""
     q = eng.kv.requests
@@ -145,17 +146,18 @@ def _schedule_running(eng):
         if num_new == 0:
             index += 1
             continue
-        fits, index = _allocate_or_preempt(eng, r, num_new, index)
-        if not fits:
-            if s["policy"][0] == PRIORITY and s["self_preemption_continues"][0]:
-                continue  # the ones behind it matter more and may fit now
-            break
+        if not slots_are_held(eng.kv, r, num_new, s["num_lookahead_tokens"][0]):
+            fits, index = _allocate_or_preempt(eng, r, num_new, index)
+            if not fits:
+                if s["policy"][0] == PRIORITY and s["self_preemption_continues"][0]:
+                    continue  # the ones behind it matter more and may fit now
+                break
         if q["is_prefill_chunk"][r]:
             s["prefill_scheduled"][0] = 1
         add_to_batch(eng, r, num_new, _scheduled_drafts(eng, r, num_new), CONTINUED)
         schedule_encoder(eng, r, num_embeds)
         index += 1
-    s["num_scheduled_running"][0] = eng.batches["num_reqs"][new_batch_index(eng)]
+    s["num_scheduled_running"][0] = eng.batches["num_reqs"][s["new_batch"][0]]
 
 
 # ---------------------------------------------------------------- LoRA limit
@@ -180,7 +182,7 @@ def _loras_in_use(eng):
         for i in range(eng.scalars["num_running"][0]):
             n = _add_lora(eng, n, eng.kv.requests["lora"][eng.seats["running"][i]])
         return n
-    b = new_batch_index(eng)
+    b = eng.scalars["new_batch"][0]
     for i in range(eng.batches["num_reqs"][b]):
         n = _add_lora(eng, n, eng.kv.requests["lora"][eng.scheduled[b]["request"][i]])
     return n
@@ -291,7 +293,7 @@ def _schedule_waiting(eng, now):
 def _update_after_schedule(eng):
     """Count the scheduled tokens as computed before the output is known."""
     s, q = eng.scalars, eng.kv.requests
-    b = new_batch_index(eng)
+    b = s["new_batch"][0]
     row = eng.scheduled[b]
     for i in range(eng.batches["num_reqs"][b]):
         r = row["request"][i]
@@ -315,6 +317,7 @@ def schedule(eng, now):
     s = eng.scalars
     s["current_step"][0] += 1
     b = new_batch_index(eng)
+    s["new_batch"][0] = b
     eng.batches["num_reqs"][b] = 0
     eng.batches["num_tokens"][b] = 0
     eng.batches["num_encoder_tokens"][b] = 0

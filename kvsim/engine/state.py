@@ -56,6 +56,7 @@ ENGINE_DTYPE = np.dtype(
         ("last_finished", "i8"),
         ("finished_to_flush", "i8"),
         # the step being scheduled
+        ("new_batch", "i8"),  # its place in the ring
         ("current_step", "i8"),
         ("token_budget", "i8"),
         ("encoder_budget", "i8"),
@@ -145,8 +146,6 @@ SEAT_DTYPE = np.dtype(
     [
         ("running", "i8"),  # request slots in running order
         ("lora", "i8"),  # adapters in use during the admission scan
-        ("num_new", "i8"),  # the step shape that is priced
-        ("num_context", "i8"),
     ]
 )
 

@@ -23,11 +23,8 @@ def price_batch(eng, cost, b):
     if n == 0:
         return 0.0
     entry = eng.scheduled[b]
-    for i in range(n):
-        eng.seats["num_new"][i] = entry["num_scheduled_tokens"][i]
-        eng.seats["num_context"][i] = entry["num_computed_tokens"][i]
     encoder = np.int64(eng.batches["num_encoder_tokens"][b])
-    return step_time(cost, eng.seats["num_new"], eng.seats["num_context"], n, encoder)
+    return step_time(cost, entry["num_scheduled_tokens"], entry["num_computed_tokens"], n, encoder)
 
 
 @compiled_part

@@ -64,6 +64,7 @@ class Replay:
         self.in_flight: deque[Record] = deque()
         self.totals: Counter[str] = Counter()
         self.last_stats = dict.fromkeys(_STATS, 0)
+        self._num_known_blocks: dict[tuple[int, int], int] = {}  # by uid and group
         self.was_reset = False
         self.new_rules = config.rules.events_carry_group
 
@@ -235,9 +236,11 @@ class Replay:
         sizes = self.kv_config.group_block_sizes
         tables, new_blocks = [], []
         for g in range(len(sizes)):
-            held, new = int(kv.rows["num_blocks"][row, g]), int(kv.rows["num_new_blocks"][row, g])
-            tables.append(kv.block_tables[row, g, :held].tolist())
-            new_blocks.append(tables[g] if entry["origin"] != CONTINUED else tables[g][held - new :])
+            key = int(entry["uid"]), g
+            tables.append(kv.block_tables[row, g, : kv.rows["num_blocks"][row, g]].tolist())
+            known = self._num_known_blocks.get(key, 0) if entry["origin"] == CONTINUED else 0
+            new_blocks.append(tables[g][known:])
+            self._num_known_blocks[key] = len(tables[g])
         record: Record = {
             "id": self.names[int(entry["uid"])],
             "state": _ORIGINS[int(entry["origin"])],
