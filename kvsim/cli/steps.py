@@ -14,7 +14,8 @@ from kvsim.cli.output import COMPILING
 from kvsim.cli.placing import placed
 from kvsim.report.steps import print_heading, print_step
 from kvsim.scenario import Scenario, load_scenario
-from kvsim.sim.steps import OnStep, StepView, scenario_steps
+from kvsim.sim.step_view import StepView
+from kvsim.sim.steps import OnStep, scenario_steps
 
 _ENTRIES = ("core._launch", "core._collect")
 

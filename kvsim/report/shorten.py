@@ -32,8 +32,8 @@ def numbers(values: Sequence[int], most: int = MOST_PARTS) -> str:
     """Such as ``1..62, 64`` or ``9, -1 x3``; beyond `most` parts the middle goes and all are counted."""
     parts = [_text(*run) for run in runs(values)]
     if len(parts) > most:
-        parts = [*parts[: most - 2], "...", *parts[-1:], f"({len(values):,} in all)"]
-        return ", ".join(parts[:-1]) + " " + parts[-1]
+        shown = [*parts[: most - 4], "...", *parts[-2:]]
+        return f"{', '.join(shown)} ({len(values):,} in all)"
     return ", ".join(parts) or "-"
 
 

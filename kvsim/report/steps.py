@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from kvsim.report.shorten import hashes, names, numbers
 from kvsim.scenario import Scenario
-from kvsim.sim.steps import (
+from kvsim.sim.step_view import (
     BlockMap,
     HashedBlock,
     MappedBlock,
@@ -20,7 +20,7 @@ from kvsim.sim.steps import (
     WaitingRequest,
 )
 
-MOST_REQUESTS = 12
+MOST_REQUESTS, FIRST_REQUESTS, LAST_REQUESTS = 12, 8, 2
 MOST_SINGLE_BLOCKS = 32
 MOST_MAP_ROWS = 100
 MOST_QUEUE_ROWS = 24
@@ -33,21 +33,23 @@ _KINDS = {
 
 def print_heading(scenario: Scenario, console: Console) -> None:
     """What is looked at, once above all steps."""
-    mode = "asynchronous" if scenario.engine.async_scheduling else "synchronous"
+    mode = "Asynchronous" if scenario.engine.async_scheduling else "Synchronous"
     title = (
-        f"{scenario.name}: {scenario.model} on {scenario.gpu}, rules of vLLM {scenario.vllm_version}, "
-        f"seed {scenario.seed}, {mode} scheduling"
+        f"{scenario.name}: {scenario.model} on {scenario.gpu}, "
+        f"rules of vLLM {scenario.vllm_version}, seed {scenario.seed}"
     )
-    console.print(Text(title, style="bold"))
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    console.print(Text(f"{mode} scheduling", style="dim"))
 
 
 def print_step(view: StepView, console: Console) -> None:
     """One step: the requests of its batch, attention metadata, what happened to blocks and requests."""
     console.print()
     console.print(Text(_title(view), style="bold"))
-    parts = [_requests(view.requests), _facts(view)]
+    parts: list[RenderableType] = [_requests(view.requests), _facts(view)]
     if view.block_map is not None:
-        parts += [_block_map(view.block_map), _free_queue(view.block_map)]
+        parts += [_map_title(view.step, view.block_map), _block_map(view.block_map)]
+        parts += [Text("Free queue, the next block first", style="bold"), _free_queue(view.block_map)]
     for part in parts:
         console.print(Padding(part, (0, 0, 0, 2), expand=False))
 
@@ -97,13 +99,13 @@ def _ends(requests: Sequence[ScheduledRequest]) -> Iterator[ScheduledRequest | N
     if len(requests) <= MOST_REQUESTS:
         yield from requests
         return
-    yield from requests[: MOST_REQUESTS - 2]
+    yield from requests[:FIRST_REQUESTS]
     yield None
-    yield from requests[-2:]
+    yield from requests[-LAST_REQUESTS:]
 
 
 def _left_out(requests: Sequence[ScheduledRequest]) -> Text:
-    return Text(f"... {len(requests) - MOST_REQUESTS:,} more", style="dim")
+    return Text(f"... {len(requests) - FIRST_REQUESTS - LAST_REQUESTS:,} more", style="dim")
 
 
 def _facts(view: StepView) -> Table:
@@ -185,12 +187,16 @@ def _hashed(blocks: Sequence[HashedBlock]) -> str:
 # ---------------------------------------------------------------- the block map
 
 
+def _map_title(step: int, blocks: BlockMap) -> Text:
+    ahead = f"; step {blocks.latest_step:,} is already scheduled" if blocks.latest_step > step else ""
+    return Text(f"Block map after step {step:,}{ahead}", style="bold")
+
+
 def _block_map(blocks: BlockMap) -> Table:
     """A row for each block in use or cached; for many, a row for those that differ in their hash only."""
     several = len({block.group for block in blocks.blocks}) > 1
     columns = ["blocks", "ref_cnt", "tokens", *(["group"] if several else []), "owners", "hash"]
     table = _table(*columns, numeric=("ref_cnt", "tokens", "group"))
-    table.title, table.title_justify = "Block map", "left"
     table.add_row(str(blocks.null_block), "", "", *([""] if several else []), Text("null block", style="dim"))
     rows = _map_rows(blocks.blocks)
     for row in rows[:MOST_MAP_ROWS]:
@@ -217,7 +223,6 @@ def _map_rows(blocks: Sequence[MappedBlock]) -> list[list[MappedBlock]]:
 def _free_queue(blocks: BlockMap) -> Table:
     """Which block is handed out next, and whether cached content goes with it."""
     table = _table("place", "blocks", "content")
-    table.title, table.title_justify = "Free queue, next block first", "left"
     cached = {block.block_id for block in blocks.blocks}
     place, rows = 1, []
     for holds, members in groupby(blocks.free_queue, key=cached.__contains__):
