@@ -32,7 +32,7 @@ def steps_command(
 ) -> None:
     """Print steps as they come; raises `KvsimError` for bad input."""
     scenario = load_scenario(file, overrides, trace)
-    out = Console(highlight=False, markup=False)
+    out = Console(highlight=False, markup=False, emoji=False)
     with placed(scenario, file, overrides), _progress(first) as on_step:
         views = scenario_steps(scenario, first, count=count, blocks=blocks, on_step=on_step)
         if as_json:

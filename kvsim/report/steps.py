@@ -33,13 +33,11 @@ _KINDS = {
 
 def print_heading(scenario: Scenario, console: Console) -> None:
     """What is looked at, once above all steps."""
-    mode = "Asynchronous" if scenario.engine.async_scheduling else "Synchronous"
-    title = (
-        f"{scenario.name}: {scenario.model} on {scenario.gpu}, "
-        f"rules of vLLM {scenario.vllm_version}, seed {scenario.seed}"
+    mode = "asynchronous" if scenario.engine.async_scheduling else "synchronous"
+    console.print(Text(f"{scenario.name}: {scenario.model} on {scenario.gpu}", style="bold"))
+    console.print(
+        f"Rules of vLLM {scenario.vllm_version}, seed {scenario.seed}, {mode} scheduling", style="dim"
     )
-    console.print(Text(title, style="bold"), soft_wrap=True)
-    console.print(Text(f"{mode} scheduling", style="dim"))
 
 
 def print_step(view: StepView, console: Console) -> None:
