@@ -1,186 +1,214 @@
 """The map from block hash to the blocks that hold the content, oldest first.
 
 Followed: `BlockHashToBlockMap` and the hash book-keeping of vLLM 0.33.0 `v1/core/block_pool.py`.
-Entries live in the rows of the blocks: a block's first key in its own row, further keys (partial
-prompt tails of coarser blocks) in spare rows. The oldest entry of a key stands in a bucket chain.
+An entry for each key of each block: the first has the block's number, further ones (partial prompt
+tails of coarser blocks) are spare rows. Buckets lead to the oldest entry of each key.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from kvsim.cache.event_log import log
-from kvsim.cache.state import LOG_EVICTED, LOG_REMOVED, NO_HASH, NONE, ZERO
+from kvsim.cache.state import LOG_EVICTED, LOG_REMOVED, NO_HASH, NONE, ZERO, PoolState
 from kvsim.compiled import compiled_inline, compiled_part
 
 _GROUP_MIX = np.uint64(0x9E3779B97F4A7C15)
+BUCKETS_PER_BLOCK = 8  # most buckets are empty: a second entry costs a mispredicted branch and a cache miss
 
 
-@compiled_part
+@compiled_inline
 def _bucket(pool, hash_lo, group_id):
     mixed = hash_lo ^ (np.uint64(group_id) * _GROUP_MIX)
-    return np.int64(mixed & np.uint64(pool.scalars["bucket_mask"][0]))
+    return mixed & np.uint64(pool.scalars["bucket_mask"][0])
 
 
-@compiled_part
-def _has_key(blocks, e, hash_lo, hash_hi, group_id):
-    same = blocks["hash_lo"][e] == hash_lo and blocks["hash_hi"][e] == hash_hi
-    return same and blocks["group_id"][e] == group_id
+@compiled_inline
+def _has_key(entries, e, hash_lo, hash_hi, group_id):
+    same = entries["hash_lo"][e] == hash_lo and entries["hash_hi"][e] == hash_hi
+    return same and entries["group_id"][e] == group_id
+
+
+@compiled_inline
+def _find_in_bucket(pool, bucket, hash_lo, hash_hi, group_id):
+    e = np.int64(pool.buckets[bucket])
+    while e != NONE and not _has_key(pool.entries, e, hash_lo, hash_hi, group_id):
+        e = np.int64(pool.entries["next_in_bucket"][e])
+    return e
 
 
 @compiled_inline
 def find_entry(pool, hash_lo, hash_hi, group_id):
     """The oldest entry under a key, or NONE."""
-    blocks = pool.blocks
-    e = np.int64(blocks["bucket"][_bucket(pool, hash_lo, group_id)])
-    while e != NONE:
-        if _has_key(blocks, e, hash_lo, hash_hi, group_id):
-            return e
-        e = np.int64(blocks["bucket_next"][e])
-    return e
+    return _find_in_bucket(pool, _bucket(pool, hash_lo, group_id), hash_lo, hash_hi, group_id)
 
 
 @compiled_inline
 def get_cached_block(pool, hash_lo, hash_hi, group_id):
     """The block that has held this content longest, or NONE."""
     e = find_entry(pool, hash_lo, hash_hi, group_id)
-    return e if e == NONE else np.int64(pool.blocks["block_id"][e])
+    return e if e == NONE else np.int64(pool.entries["block_id"][e])
 
 
-@compiled_part
-def _insert_entry(pool, e, block, hash_lo, hash_hi, group_id, num_tokens):
-    blocks = pool.blocks
-    blocks["block_id"][e] = block
-    blocks["hash_lo"][e] = hash_lo
-    blocks["hash_hi"][e] = hash_hi
-    blocks["group_id"][e] = group_id
-    blocks["hash_num_tokens"][e] = num_tokens
-    blocks["newer"][e] = NONE
-    oldest = find_entry(pool, hash_lo, hash_hi, group_id)
-    if oldest != NONE:  # the same content again: kept beside the older block, never merged
-        newest = blocks["newest"][oldest]
-        blocks["newer"][newest] = e
-        blocks["older"][e] = newest
-        blocks["newest"][oldest] = e
+@compiled_inline
+def _insert_entry(pool, e, hash_lo, hash_hi, group_id, num_tokens):
+    entries = pool.entries
+    entries["hash_lo"][e] = hash_lo
+    entries["hash_hi"][e] = hash_hi
+    entries["group_id"][e] = group_id
+    entries["hash_num_tokens"][e] = num_tokens
+    entries["newer"][e] = NONE
+    entries["older"][e] = NONE
+    bucket = _bucket(pool, hash_lo, group_id)
+    oldest = _find_in_bucket(pool, bucket, hash_lo, hash_hi, group_id)
+    if oldest != NONE:
+        _insert_behind(entries, e, oldest)
         return
-    at = _bucket(pool, hash_lo, group_id)
-    following = pool.blocks["bucket"][at]
-    blocks["older"][e] = NONE
-    blocks["newest"][e] = e
-    blocks["bucket_prev"][e] = NONE
-    blocks["bucket_next"][e] = following
-    if following != NONE:
-        blocks["bucket_prev"][following] = e
-    pool.blocks["bucket"][at] = e
+    entries["newest"][e] = e
+    entries["next_in_bucket"][e] = pool.buckets[bucket]
+    pool.buckets[bucket] = e
     pool.scalars["num_cached_keys"][0] += 1
 
 
 @compiled_part
-def _replace_in_bucket(pool, e, by):
-    """Put entry `by` (or nothing) in the place of `e` in its bucket chain."""
-    blocks = pool.blocks
-    before, after = blocks["bucket_prev"][e], blocks["bucket_next"][e]
-    left = after if by == NONE else by
-    right = before if by == NONE else by
-    if by != NONE:
-        blocks["bucket_prev"][by] = before
-        blocks["bucket_next"][by] = after
-    if before == NONE:
-        group_id = np.int64(blocks["group_id"][e])
-        pool.blocks["bucket"][_bucket(pool, blocks["hash_lo"][e], group_id)] = left
+def _insert_behind(entries, e, oldest):
+    """The same content again: kept beside the older block, never merged."""
+    newest = entries["newest"][oldest]
+    entries["newer"][newest] = e
+    entries["older"][e] = newest
+    entries["newest"][oldest] = e
+
+
+@compiled_inline
+def _replace_in_bucket(pool, bucket, e, by):
+    """Put `by` (an entry or NONE) in the place of `e`."""
+    if pool.buckets[bucket] == e:
+        pool.buckets[bucket] = by
+        return
+    before = np.int64(pool.buckets[bucket])
+    while pool.entries["next_in_bucket"][before] != e:
+        before = np.int64(pool.entries["next_in_bucket"][before])
+    pool.entries["next_in_bucket"][before] = by
+
+
+@compiled_inline
+def _remove_entry(pool, e):
+    entries = pool.entries
+    group_id, lo, hi = np.int64(entries["group_id"][e]), entries["hash_lo"][e], entries["hash_hi"][e]
+    if entries["older"][e] == NONE and entries["newer"][e] == NONE:
+        following = np.int64(entries["next_in_bucket"][e])
+        _replace_in_bucket(pool, _bucket(pool, lo, group_id), e, following)
+        pool.scalars["num_cached_keys"][0] -= 1
     else:
-        blocks["bucket_next"][before] = left
-    if after != NONE:
-        blocks["bucket_prev"][after] = right
+        _remove_one_of_several(pool, e)
+    log(pool, LOG_REMOVED, group_id, ZERO, ZERO, ZERO, lo, hi)
+    entries["hash_num_tokens"][e] = 0
 
 
 @compiled_part
-def _remove_entry(pool, e):
-    blocks = pool.blocks
-    group_id, lo, hi = np.int64(blocks["group_id"][e]), blocks["hash_lo"][e], blocks["hash_hi"][e]
-    older, newer = np.int64(blocks["older"][e]), np.int64(blocks["newer"][e])
+def _remove_one_of_several(pool, e):
+    """Another entry has the same key; the oldest of them stands in the bucket."""
+    entries = pool.entries
+    group_id, lo, hi = np.int64(entries["group_id"][e]), entries["hash_lo"][e], entries["hash_hi"][e]
+    older, newer = np.int64(entries["older"][e]), np.int64(entries["newer"][e])
     if older == NONE:
-        if newer != NONE:
-            blocks["newest"][newer] = blocks["newest"][e]
-            blocks["older"][newer] = NONE
-        else:
-            pool.scalars["num_cached_keys"][0] -= 1
-        _replace_in_bucket(pool, e, newer)
+        entries["newest"][newer] = entries["newest"][e]
+        entries["older"][newer] = NONE
+        entries["next_in_bucket"][newer] = entries["next_in_bucket"][e]
+        _replace_in_bucket(pool, _bucket(pool, lo, group_id), e, newer)
+        return
+    entries["newer"][older] = newer
+    if newer != NONE:
+        entries["older"][newer] = older
     else:
-        blocks["newer"][older] = newer
-        if newer != NONE:
-            blocks["older"][newer] = older
-        else:
-            blocks["newest"][find_entry(pool, lo, hi, group_id)] = older
-    log(pool, LOG_REMOVED, group_id, ZERO, ZERO, ZERO, lo, hi)
-    blocks["hash_num_tokens"][e] = 0
+        entries["newest"][find_entry(pool, lo, hi, group_id)] = older
 
 
 @compiled_inline
 def has_hash(pool, block):
-    return pool.blocks["hash_num_tokens"][block] > 0
+    return pool.entries["hash_num_tokens"][block] > 0
 
 
 @compiled_part
 def carries_key(pool, block, hash_lo, hash_hi, group_id):
     """Whether one of the block's own entries has this key."""
-    blocks = pool.blocks
+    entries = pool.entries
     if not has_hash(pool, block):
         return False
     e = np.int64(block)
     while e != NONE:
-        if _has_key(blocks, e, hash_lo, hash_hi, group_id):
+        if _has_key(entries, e, hash_lo, hash_hi, group_id):
             return True
-        e = np.int64(blocks["extra"][e])
+        e = np.int64(entries["extra"][e])
     return False
 
 
-@compiled_part
+@compiled_inline
 def insert_block_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
     """Make a block reachable under a key: its first one, or a further one."""
-    if carries_key(pool, block, hash_lo, hash_hi, group_id):
+    if has_hash(pool, block):
+        _insert_further_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens)
         return
-    if not has_hash(pool, block):
-        pool.blocks["extra"][block] = NONE
-        _insert_entry(pool, block, block, hash_lo, hash_hi, group_id, num_tokens)
-        pool.scalars["num_cached"][0] += 1
+    _insert_entry(pool, block, hash_lo, hash_hi, group_id, num_tokens)
+    pool.scalars["num_cached"][0] += 1
+
+
+@compiled_part
+def _insert_further_hash(pool, block, hash_lo, hash_hi, group_id, num_tokens):
+    if carries_key(pool, block, hash_lo, hash_hi, group_id):
         return
     e = pool.scalars["spare"][0]
     if e == NONE:
         return  # as many further keys as there is room for; they are never hit without Mamba groups
-    pool.scalars["spare"][0] = pool.blocks["extra"][e]
-    _insert_entry(pool, e, block, hash_lo, hash_hi, group_id, num_tokens)
+    pool.scalars["spare"][0] = pool.entries["extra"][e]
+    pool.entries["block_id"][e] = block
+    _insert_entry(pool, e, hash_lo, hash_hi, group_id, num_tokens)
     last = np.int64(block)
-    while pool.blocks["extra"][last] != NONE:
-        last = np.int64(pool.blocks["extra"][last])
-    pool.blocks["extra"][e] = NONE
-    pool.blocks["extra"][last] = e
+    while pool.entries["extra"][last] != NONE:
+        last = np.int64(pool.entries["extra"][last])
+    pool.entries["extra"][e] = NONE
+    pool.entries["extra"][last] = e
 
 
-@compiled_part
+@compiled_inline
 def remove_cached_block_hashes(pool, block):
-    """Drop every key of a block; true if it had any."""
+    """Drop every key of a block."""
     if not has_hash(pool, block):
-        return False
-    blocks = pool.blocks
+        return
     log(pool, LOG_EVICTED, ZERO, ZERO, block, ZERO, NO_HASH, NO_HASH)
     pool.scalars["num_evicted"][0] += 1
     _remove_entry(pool, block)
-    e = np.int64(blocks["extra"][block])
-    blocks["extra"][block] = NONE
+    if pool.entries["extra"][block] != NONE:
+        _remove_further_hashes(pool, block)
+
+
+@compiled_part
+def _remove_further_hashes(pool, block):
+    entries = pool.entries
+    e = np.int64(entries["extra"][block])
+    entries["extra"][block] = NONE
     while e != NONE:
-        following = np.int64(blocks["extra"][e])
+        following = np.int64(entries["extra"][e])
         _remove_entry(pool, e)
-        blocks["extra"][e] = pool.scalars["spare"][0]
+        entries["extra"][e] = pool.scalars["spare"][0]
         pool.scalars["spare"][0] = e
         e = following
-    return True
 
 
 @compiled_part
 def init_entries(pool):
     n = pool.scalars["num_gpu_blocks"][0]
-    pool.blocks["bucket"][:] = NONE
+    pool.buckets[:] = NONE
     pool.scalars["num_cached_keys"][0] = 0
     first, end = n + 2, pool.scalars["end_of_entries"][0]
     pool.scalars["spare"][0] = first if first < end else NONE
     for e in range(first, end):
-        pool.blocks["extra"][e] = e + 1 if e + 1 < end else NONE
+        pool.entries["extra"][e] = e + 1 if e + 1 < end else NONE
+
+
+def oldest_entries(pool: PoolState) -> Iterator[int]:
+    """Rows of the oldest entry of every key in the map."""
+    for entry in pool.buckets[pool.buckets != NONE].tolist():
+        while entry != NONE:
+            yield entry
+            entry = int(pool.entries["next_in_bucket"][entry])

@@ -8,6 +8,7 @@ A block hash is 128 bits here: the first 16 bytes of vLLM's digest, or kvsim's o
 import numpy as np
 
 from kvsim.cache.block_map import (
+    BUCKETS_PER_BLOCK,
     get_cached_block,
     has_hash,
     init_entries,
@@ -19,6 +20,7 @@ from kvsim.cache.free_queue import append_free, free_queue, insert_free, link, r
 from kvsim.cache.state import (
     BLOCK_DTYPE,
     CACHE_DTYPE,
+    ENTRY_DTYPE,
     LOG_CLEARED,
     LOG_DTYPE,
     LOG_OFF,
@@ -92,8 +94,8 @@ def reset_prefix_cache(pool):
     if n - p["num_free_blocks"][0] != 1:
         return False
     for block in range(n):
-        pool.blocks["hash_num_tokens"][block] = 0
-        pool.blocks["extra"][block] = NONE
+        pool.entries["hash_num_tokens"][block] = 0
+        pool.entries["extra"][block] = NONE
     init_entries(pool)
     log(pool, LOG_CLEARED, ZERO, ZERO, ZERO, ZERO, NO_HASH, NO_HASH)
     return True
@@ -106,8 +108,8 @@ def init_pool(pool):
     link(pool.blocks, n, n + 1)
     pool.scalars["num_free_blocks"][0] = 0
     for block in range(n):
-        pool.blocks["block_id"][block] = block
-        pool.blocks["extra"][block] = NONE
+        pool.entries["block_id"][block] = block
+        pool.entries["extra"][block] = NONE
         append_free(pool, block)
     remove_free(pool, NULL_BLOCK)
     init_entries(pool)
@@ -131,10 +133,12 @@ def make_pool(
             f"num_gpu_blocks is {num_gpu_blocks}: at least 2 are needed (block 0 is the null block)"
         )
     entries = num_gpu_blocks + 2 + (_EXTRA_ENTRIES * num_gpu_blocks if extra_entries else 0)
-    num_buckets = 1 << (num_gpu_blocks - 1).bit_length()
+    num_buckets = 1 << (max(BUCKETS_PER_BLOCK * num_gpu_blocks, 2 * entries) - 1).bit_length()
     pool = PoolState(
         scalars=np.zeros(1, CACHE_DTYPE),
-        blocks=np.zeros(max(entries, num_buckets), BLOCK_DTYPE),
+        blocks=np.zeros(num_gpu_blocks + 2, BLOCK_DTYPE),
+        entries=np.zeros(entries, ENTRY_DTYPE),
+        buckets=np.zeros(num_buckets, np.int32),
         log=np.zeros(log_capacity, LOG_DTYPE),
     )
     scalars = pool.scalars

@@ -1,15 +1,20 @@
 """The log of a pool: what happened to blocks and requests, as numbers, in order."""
 
 from kvsim.cache.state import LOG_OFF
-from kvsim.compiled import compiled_part
+from kvsim.compiled import compiled_inline, compiled_part
+
+
+@compiled_inline
+def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
+    """Append one record, if the log is on."""
+    if pool.scalars["log_level"][0] != LOG_OFF:
+        _append(pool, kind, group_id, request, first, last, hash_lo, hash_hi)
 
 
 @compiled_part
-def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
-    """Append one record; what does not fit is counted, and the owner of the log raises."""
+def _append(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
+    """What does not fit is counted, and the owner of the log raises."""
     p = pool.scalars
-    if p["log_level"][0] == LOG_OFF:
-        return
     n = p["log_len"][0]
     if n == len(pool.log):
         p["log_lost"][0] += 1

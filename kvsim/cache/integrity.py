@@ -16,13 +16,21 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvsim.cache.block_map import find_entry, oldest_entries
 from kvsim.cache.lookup import hash_index
 from kvsim.cache.state import FREE_SLOT, NONE, NULL_BLOCK, RUNNING, KVState, PoolState
+from kvsim.compiled import compiled
 
 Key = tuple[int, int, int]  # hash_lo, hash_hi, group_id
 
-_GROUP_MIX = 0x9E3779B97F4A7C15  # as the pool spreads groups over buckets
+
+@compiled
+def _find_entry(pool, hash_lo, hash_hi, group_id):
+    return find_entry(pool, hash_lo, hash_hi, group_id)
+
+
 _hash_index: Any = getattr(hash_index, "py_func", hash_index)  # compiled, it cannot be called from here
 
 
@@ -51,6 +59,10 @@ def _fail(message: str) -> NoReturn:
     raise IntegrityError(message)
 
 
+def _columns(rows: NDArray[np.void]) -> Any:
+    return SimpleNamespace(**{name: rows[name].tolist() for name in rows.dtype.names or ()})
+
+
 class _Pool:
     """The columns of a pool as lists, which are quicker to walk than arrays."""
 
@@ -58,8 +70,7 @@ class _Pool:
         self.state = pool
         self.n = int(pool.scalars["num_gpu_blocks"][0])
         self.num_entries = int(pool.scalars["end_of_entries"][0])
-        columns = pool.blocks.dtype.names or ()
-        self.blocks: Any = SimpleNamespace(**{name: pool.blocks[name].tolist() for name in columns})
+        self.blocks, self.entries = _columns(pool.blocks), _columns(pool.entries)
 
     def scalar(self, name: str) -> int:
         return int(self.state.scalars[name][0])
@@ -111,7 +122,7 @@ class _Pool:
     # ------------------------------------------------------------ hashes and map
 
     def key(self, entry: int) -> Key:
-        return self.blocks.hash_lo[entry], self.blocks.hash_hi[entry], self.blocks.group_id[entry]
+        return self.entries.hash_lo[entry], self.entries.hash_hi[entry], self.entries.group_id[entry]
 
     def _chain(self, first: int, following: list[int], name: str) -> Iterator[int]:
         steps = 0
@@ -123,9 +134,9 @@ class _Pool:
 
     def entries_of(self, block: int) -> list[int]:
         """Map entries of a block's hashes, its own row first."""
-        if self.blocks.hash_num_tokens[block] == 0:
+        if self.entries.hash_num_tokens[block] == 0:
             return []
-        return list(self._chain(block, self.blocks.extra, f"hashes of block {block}"))
+        return list(self._chain(block, self.entries.extra, f"hashes of block {block}"))
 
     def _check_carried(self) -> dict[int, int]:
         """Every entry that stands for a hash of a block -> that block; spare ones are accounted for."""
@@ -137,13 +148,13 @@ class _Pool:
                 _fail(f"block {block} carries a hash twice: {keys}")
             for entry in entries:
                 if (
-                    self.blocks.block_id[entry] != block
+                    self.entries.block_id[entry] != block
                     or entry in carried
-                    or self.blocks.hash_num_tokens[entry] <= 0
+                    or self.entries.hash_num_tokens[entry] <= 0
                 ):
                     _fail(
-                        f"entry {entry} of block {block} names block {self.blocks.block_id[entry]} "
-                        f"and covers {self.blocks.hash_num_tokens[entry]} tokens"
+                        f"entry {entry} of block {block} names block {self.entries.block_id[entry]} "
+                        f"and covers {self.entries.hash_num_tokens[entry]} tokens"
                     )
                 carried[entry] = block
         if carried and NULL_BLOCK in carried.values():
@@ -151,7 +162,7 @@ class _Pool:
         if carried and not self.scalar("enable_caching"):
             _fail(f"{len(carried)} hashes although caching is off")
         further = sum(1 for entry in carried if entry >= self.n + 2)
-        spare = len(list(self._chain(self.scalar("spare"), self.blocks.extra, "spare entries")))
+        spare = len(list(self._chain(self.scalar("spare"), self.entries.extra, "spare entries")))
         if further + spare != self.num_entries - self.n - 2:
             _fail(f"{further} further entries and {spare} spare ones of {self.num_entries - self.n - 2}")
         return carried
@@ -159,23 +170,16 @@ class _Pool:
     def _check_map(self, carried: dict[int, int]) -> None:
         reached: set[int] = set()
         keys: set[Key] = set()
-        for bucket in range(self.scalar("bucket_mask") + 1):
-            before = int(NONE)
-            for oldest in self._chain(
-                self.blocks.bucket[bucket], self.blocks.bucket_next, f"bucket {bucket}"
-            ):
-                if self.blocks.bucket_prev[oldest] != before:
-                    back = self.blocks.bucket_prev[oldest]
-                    _fail(f"bucket {bucket}: {oldest} points back to {back}, not {before}")
-                key = self.key(oldest)
-                home = (key[0] ^ (key[2] * _GROUP_MIX)) & self.scalar("bucket_mask")
-                if home != bucket or key in keys:
-                    _fail(
-                        f"key {key} is in bucket {bucket}, its bucket is {home}; seen before: {key in keys}"
-                    )
-                keys.add(key)
-                reached |= self._check_same_key(oldest)
-                before = oldest
+        for oldest in oldest_entries(self.state):
+            key = self.key(oldest)
+            found = int(_find_entry(self.state, *map(np.uint64, key[:2]), np.int64(key[2])))
+            if found != oldest or key in keys:
+                _fail(
+                    f"key {key} is noted for entry {oldest}, looked up it gives {found}; "
+                    f"seen before: {key in keys}"
+                )
+            keys.add(key)
+            reached |= self._check_same_key(oldest)
         if reached != set(carried):
             lost, stray = sorted(set(carried) - reached), sorted(reached - set(carried))
             _fail(f"cache map: entries {lost} carry a hash but are not found, {stray} are found without one")
@@ -184,16 +188,16 @@ class _Pool:
 
     def _check_same_key(self, oldest: int) -> set[int]:
         """Entries under one key, oldest first; their links must agree."""
-        chain = list(self._chain(oldest, self.blocks.newer, f"entries like {oldest}"))
+        chain = list(self._chain(oldest, self.entries.newer, f"entries like {oldest}"))
         for older, entry in zip([int(NONE), *chain], chain, strict=False):
-            if self.blocks.older[entry] != older or self.key(entry) != self.key(oldest):
-                noted = self.blocks.older[entry]
+            if self.entries.older[entry] != older or self.key(entry) != self.key(oldest):
+                noted = self.entries.older[entry]
                 _fail(
                     f"entry {entry} under {self.key(entry)} comes after {older} under {self.key(oldest)}, "
                     f"its older one is {noted}"
                 )
-        if self.blocks.newest[oldest] != chain[-1]:
-            _fail(f"newest entry like {oldest} is {chain[-1]}, noted is {self.blocks.newest[oldest]}")
+        if self.entries.newest[oldest] != chain[-1]:
+            _fail(f"newest entry like {oldest} is {chain[-1]}, noted is {self.entries.newest[oldest]}")
         return set(chain)
 
 
@@ -238,7 +242,7 @@ def _check_table(kv: KVState, pool: _Pool, r: int, g: int) -> list[int]:
         _fail(f"request {uid} holds a block twice in group {g}: {table}")
     size = int(kv.groups["block_size"][g])
     for i, block in enumerate(table):
-        if block == NULL_BLOCK or pool.blocks.hash_num_tokens[block] != (i + 1) * size:
+        if block == NULL_BLOCK or pool.entries.hash_num_tokens[block] != (i + 1) * size:
             continue
         lo, hi = map(int, kv.block_hashes[int(_hash_index(kv, r, g, i))])
         if (lo, hi, g) not in map(pool.key, pool.entries_of(block)):

@@ -167,7 +167,7 @@ def _cache_partial_tail_block(kv, r, g, num_tokens):
     lo, hi = kv.block_hashes[at, 0], kv.block_hashes[at, 1]
     if carries_key(kv.pool, block, lo, hi, g):
         return
-    if has_hash(kv.pool, block) and kv.pool.blocks["hash_num_tokens"][block] < boundary:
+    if has_hash(kv.pool, block) and kv.pool.entries["hash_num_tokens"][block] < boundary:
         remove_cached_block_hashes(kv.pool, block)
     insert_block_hash(kv.pool, block, lo, hi, g, boundary)
     log(kv.pool, LOG_STORED_PARTIAL, g, kv.requests["uid"][r], boundary, block, lo, hi)

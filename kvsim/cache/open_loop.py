@@ -12,7 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cache.block_hasher import make_block_hasher
-from kvsim.cache.block_map import get_cached_block, insert_block_hash
+from kvsim.cache.block_map import (
+    get_cached_block,
+    insert_block_hash,
+)
 from kvsim.cache.block_pool import free_blocks_reversed, get_new_block, make_pool, touch
 from kvsim.cache.manager import PromptLike, content_of
 from kvsim.cache.state import NONE, ZERO, PoolState

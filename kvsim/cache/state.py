@@ -76,25 +76,23 @@ CACHE_DTYPE = np.dtype(
 
 # 32-bit, since a lookup touches one row per block; everything else is 64-bit, so that compiled
 # functions are compiled for one kind of integer only.
-# One row per block, then two sentinels of the free queue, then spare cache-map entries. A block
-# and its first cache-map entry share a row: the entry fields describe the hash it carries.
-BLOCK_DTYPE = np.dtype(
+# One row per block, then two sentinels of the free queue. Apart from the hashes, so that a walk
+# through the queue stays within the processor's cache.
+BLOCK_DTYPE = np.dtype([("ref_cnt", "i4"), ("prev_free_block", "i4"), ("next_free_block", "i4")])
+
+# Entries of the cache map. A block's first one has the block's number; then come spare ones.
+ENTRY_DTYPE = np.dtype(
     [
         ("hash_lo", "u8"),
         ("hash_hi", "u8"),
-        ("ref_cnt", "i4"),
-        ("prev_free_block", "i4"),
-        ("next_free_block", "i4"),
         ("group_id", "i4"),
         ("hash_num_tokens", "i4"),  # tokens that the hash covers; 0: no hash
         ("block_id", "i4"),  # the block that this entry leads to
         ("extra", "i4"),  # next further entry of the same block
-        ("bucket", "i4"),  # head of the hash bucket with this row's number
         ("older", "i4"),  # entries with the same key, oldest first
         ("newer", "i4"),
         ("newest", "i4"),  # kept by the oldest entry of a key
-        ("bucket_prev", "i4"),  # chain of the oldest entries in one bucket
-        ("bucket_next", "i4"),
+        ("next_in_bucket", "i4"),  # among the oldest entries of their keys
     ]
 )
 
@@ -191,10 +189,15 @@ ROW_DTYPE = np.dtype(
 
 
 class PoolState(NamedTuple):
-    """A block pool: scalars (1,), blocks with their cache-map entries and hash buckets, log."""
+    """A block pool: scalars (1,), blocks, log.
+
+    entries and buckets (a power of two,): the cache map, see `kvsim.cache.block_map`.
+    """
 
     scalars: NDArray[np.void]
     blocks: NDArray[np.void]
+    entries: NDArray[np.void]
+    buckets: NDArray[np.int32]
     log: NDArray[np.void]
 
 

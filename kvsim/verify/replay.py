@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.block_hasher import VllmBlockHasher
+from kvsim.cache.block_map import oldest_entries
 from kvsim.cache.events import AllBlocksCleared, BlockRemoved, KVCacheEvent
 from kvsim.cache.free_queue import free_queue
 from kvsim.cache.hashing import BlockContent, make_block_hash_with_group_id
@@ -129,19 +130,16 @@ class Replay:
 
     def _cache_digest(self) -> tuple[int, str]:
         pool = self.core.kv.pool
-        entries = pool.blocks
+        entries = pool.entries
         lines = []
-        for head in entries["bucket"][: int(pool.scalars["bucket_mask"][0]) + 1]:
-            e = int(head)
-            while e != NONE:
-                digest = self.reader.digest(entries["hash_lo"][e], entries["hash_hi"][e])
-                key = make_block_hash_with_group_id(digest, int(entries["group_id"][e]))
-                ids, same = [], e
-                while same != NONE:
-                    ids.append(int(entries["block_id"][same]))
-                    same = int(entries["newer"][same])
-                lines.append(f"{key.hex()}={','.join(map(str, ids))}")
-                e = int(entries["bucket_next"][e])
+        for e in oldest_entries(pool):
+            digest = self.reader.digest(entries["hash_lo"][e], entries["hash_hi"][e])
+            key = make_block_hash_with_group_id(digest, int(entries["group_id"][e]))
+            ids, same = [], e
+            while same != NONE:
+                ids.append(int(entries["block_id"][same]))
+                same = int(entries["newer"][same])
+            lines.append(f"{key.hex()}={','.join(map(str, ids))}")
         return int(pool.scalars["num_cached_keys"][0]), sha16("\n".join(sorted(lines)))
 
     def _waiting(self) -> list[str]:

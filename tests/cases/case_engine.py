@@ -166,7 +166,7 @@ class EngineRun:
         pool, stats, seen = self.core.kv.pool, self.core.stats(), self.seen
         requests = seen.prompt_tokens
         queries, hits = int(stats["prefix_cache_queries"]), int(stats["prefix_cache_hits"])
-        blocks = pool.blocks[: self.core.config.num_gpu_blocks]
+        entries = pool.entries[: self.core.config.num_gpu_blocks]
         return {
             "prompt_tokens": requests,
             "cached_tokens": {name: seen.cached_tokens.get(name) for name in requests},
@@ -183,7 +183,7 @@ class EngineRun:
             "kv_cache_usage_at_end": stats["kv_cache_usage_perc"],
             "kv_events": {"BlockStored": 0, "BlockRemoved": 0, "AllBlocksCleared": 0, **seen.kv_events},
             "distinct_hashes": int(pool.scalars["num_cached_keys"][0]),
-            "hashed_blocks": int((blocks["hash_num_tokens"] > 0).sum()),
+            "hashed_blocks": int((entries["hash_num_tokens"] > 0).sum()),
             "num_gpu_blocks": self.core.config.num_gpu_blocks,
         }
 

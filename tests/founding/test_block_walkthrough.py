@@ -62,7 +62,7 @@ def walk(request):
 
 
 def cached(walk, block):
-    return bool(walk.core.kv.pool.blocks["hash_num_tokens"][block])
+    return bool(walk.core.kv.pool.entries["hash_num_tokens"][block])
 
 
 def test_request_0_takes_four_blocks_of_which_three_are_cached(walk):
