@@ -125,16 +125,20 @@ def hash_hex(entry: np.void) -> str:
 def block_map(core: EngineCore, latest_step: int) -> BlockMap:
     """Blocks that have owners or cached content, and the free queue, as they stand now."""
     pool, n = core.kv.pool, core.config.num_gpu_blocks
-    rows = pool.blocks[:n]
     owned = _owned(core)
-    cached = np.flatnonzero(rows["hash_num_tokens"]).tolist()
+    cached = np.flatnonzero(pool.entries["hash_num_tokens"][:n]).tolist()
     blocks = []
     for block in sorted({*owned, *cached}):
-        owners, group, num_tokens = owned.get(block, ([], int(rows["group_id"][block]), 0))
+        owners, group, num_tokens = owned.get(block, ([], int(pool.entries["group_id"][block]), 0))
         hashes, hashed_tokens = _hashes(core, block)
         blocks.append(
             MappedBlock(
-                block, int(rows["ref_cnt"][block]), group, owners, max(num_tokens, hashed_tokens), hashes
+                block,
+                int(pool.blocks["ref_cnt"][block]),
+                group,
+                owners,
+                max(num_tokens, hashed_tokens),
+                hashes,
             )
         )
     return BlockMap(latest_step, n, int(NULL_BLOCK), blocks, core.kv_cache_manager.free_queue())
@@ -160,12 +164,12 @@ def _owned(core: EngineCore) -> dict[int, tuple[list[str], int, int]]:
 
 def _hashes(core: EngineCore, block: int) -> tuple[list[str], int]:
     """Every hash of a block, and the tokens of it that they cover."""
-    rows, sizes = core.kv.pool.blocks, core.kv_cache_manager.config.group_block_sizes
+    entries, sizes = core.kv.pool.entries, core.kv_cache_manager.config.group_block_sizes
     hashes, most = [], 0
-    entry = block if rows["hash_num_tokens"][block] else int(NONE)
+    entry = block if entries["hash_num_tokens"][block] else int(NONE)
     while entry != NONE:
-        size = sizes[int(rows["group_id"][entry])]
-        hashes.append(hash_hex(rows[entry]))
-        most = max(most, int(rows["hash_num_tokens"][entry] - 1) % size + 1)
-        entry = int(rows["extra"][entry])
+        size = sizes[int(entries["group_id"][entry])]
+        hashes.append(hash_hex(entries[entry]))
+        most = max(most, int(entries["hash_num_tokens"][entry] - 1) % size + 1)
+        entry = int(entries["extra"][entry])
     return hashes, most
