@@ -50,6 +50,35 @@ def run(
 
 
 @app.command()
+def steps(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)],
+    first: Annotated[int, typer.Option("--from", metavar="N", min=1, help="First step to show.")] = 1,
+    count: Annotated[int, typer.Option(metavar="N", min=1, help="How many steps to show.")] = 10,
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="Also the block map and the free queue after each step.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line for each step, with complete lists.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
+    ] = None,
+) -> None:
+    """Show the batch of each engine step as the attention backend sees it.
+
+    Slot mapping, block tables, sequence lengths, and what the step does to requests and blocks.
+    Nothing is written; the run is only simulated as far as the last step shown.
+    """
+    from kvsim.cli.steps import steps_command
+
+    steps_command(file, trace, overrides or [], first, count, blocks=blocks, as_json=as_json)
+
+
+@app.command()
 def verify(
     paths: Annotated[
         list[Path],

@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvsim import compiled
 from kvsim.cli.interrupts import interrupts
 from kvsim.cli.output import COMPILING, OutputError
-from kvsim.errors import KvsimError
+from kvsim.cli.placing import placed
 from kvsim.report import print_summary
-from kvsim.results import ResultsError, RunResult
-from kvsim.scenario import EngineSection, Scenario, load_scenario
+from kvsim.results import RunResult
+from kvsim.scenario import load_scenario
 from kvsim.sim import OnProgress, run_to_folder
 
 SECONDS_PER_UPDATE = 0.1
@@ -26,7 +26,7 @@ def run_command(
     """Raises `KvsimError` for bad input; then nothing has been written."""
     scenario = load_scenario(file, overrides, trace)
     progress = _progress_bar(Console(stderr=True, quiet=quiet), cold=not compiled.is_warm())
-    with _placed(scenario, file, overrides), progress as on_progress:
+    with placed(scenario, file, overrides), progress as on_progress:
         result, folder = run_to_folder(scenario, results_dir, on_progress)
     interrupts.outcome = f"the results are in {folder}"
     try:
@@ -42,38 +42,6 @@ def _show(result: RunResult, folder: Path, quiet: bool) -> None:
         return
     print_summary(result.metrics, out)
     out.print(f"\nResults written to {folder}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _placed(scenario: Scenario, file: Path, overrides: Sequence[str]) -> Iterator[None]:
-    """Errors of the run that name no file begin with the scenario's, and with the key if it is known."""
-    try:
-        yield
-    except ResultsError:
-        raise
-    except KvsimError as error:
-        text = str(error)
-        if text.startswith(tuple(_other_files(scenario))):
-            raise
-        if _first_word(text) in EngineSection.model_fields:
-            text = f"engine.{text}"
-        given = (f"--set {each}" for each in overrides if _key(each) == _first_word(text))
-        raise KvsimError(f"{next(given, file)}: {text}") from None
-
-
-def _first_word(text: str) -> str:
-    return text.split(maxsplit=1)[0].rstrip(":")
-
-
-def _other_files(scenario: Scenario) -> Iterator[str]:
-    if scenario.trace_path is not None:
-        yield str(scenario.trace_path)
-    if Path(scenario.model).exists():
-        yield scenario.model
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].strip().replace("-", "_")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +29,7 @@ from kvsim.workload.trace import TraceWorkload, fingerprint
 
 if TYPE_CHECKING:
     from kvsim.results import RunResult
+    from kvsim.sim.step_view import StepView
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -204,6 +205,18 @@ class Scenario(Section):
         from kvsim.sim.run import run_scenario  # the simulator is only needed here
 
         return run_scenario(self)
+
+    def steps(
+        self, first: int = 1, count: int | None = None, *, blocks: bool = False
+    ) -> Iterator["StepView"]:
+        """Engine steps one by one, from number `first` (1-based), as the attention backend sees them.
+
+        blocks: with the block map. Nothing is simulated beyond what is asked for. Raises KvsimError
+        as `run` does, and if the run has fewer steps than `first`.
+        """
+        from kvsim.sim.steps import scenario_steps  # as above
+
+        return scenario_steps(self, first, count=count, blocks=blocks)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """From a scenario to what the engine is told: memory to blocks, flags to configuration."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kvsim.cache.groups import KVGroup
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.core import EngineCore
+from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import StepCost
 from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, KVCacheTooSmallError, plan_for_model
@@ -68,6 +70,39 @@ class Scenario(Protocol):
     def scenario_hash(self) -> str: ...
     def build_workload(self) -> Workload: ...
     def to_yaml(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """What each replica of a scenario is, and the ``capacity`` part of the summary."""
+
+    config: EngineConfig
+    cost: StepCost
+    capacity: Mapping[str, Any]
+
+
+def plan_engine(scenario: Scenario) -> EnginePlan:
+    """Raises KvsimError for a scenario without room for a request."""
+    model = scenario.model_spec
+    available, estimate = available_bytes(scenario, model)
+    plan, too_small = plan_memory(scenario, model, available)
+    return EnginePlan(
+        engine_config(scenario, model, plan),
+        step_cost(scenario, model),
+        capacity_facts(plan, estimate, too_small),
+    )
+
+
+def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[EngineCore]:
+    """Raises KvsimError if this machine has too little memory for them."""
+    try:
+        return [EngineCore(config, cost) for _ in range(replicas)]
+    except MemoryError:
+        raise KvsimError(
+            f"engine: {config.num_gpu_blocks:,} blocks and {config.max_num_seqs:,} sequences of "
+            f"{config.max_model_len:,} tokens need more memory than this machine has; lower "
+            "engine.num_gpu_blocks_override, engine.max_num_seqs or engine.max_model_len"
+        ) from None
 
 
 def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | None]:

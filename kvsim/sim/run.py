@@ -1,7 +1,7 @@
 """A run: requests arrive, instances serve them, rows and figures come out."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from kvsim.results import (
     summarize,
 )
 from kvsim.results.store import REQUESTS
-from kvsim.sim.build import Scenario, available_bytes, capacity_facts, engine_config, plan_memory, step_cost
+from kvsim.sim.build import Scenario, make_cores, plan_engine
 from kvsim.sim.instance import Instance
 from kvsim.sim.source import request_source
 from kvsim.sim.stats import merged
@@ -122,18 +122,9 @@ def run_scenario(
     `AllRefusedError`.
     """
     sink = sink or MemorySink()
-    model = scenario.model_spec
-    available, estimate = available_bytes(scenario, model)
-    plan, too_small = plan_memory(scenario, model, available)
-    config, cost = engine_config(scenario, model, plan), step_cost(scenario, model)
-    try:
-        cores = [EngineCore(config, cost) for _ in range(scenario.cluster.replicas)]
-    except MemoryError:
-        raise KvsimError(
-            f"engine: {config.num_gpu_blocks:,} blocks and {config.max_num_seqs:,} sequences of "
-            f"{config.max_model_len:,} tokens need more memory than this machine has; lower "
-            "engine.num_gpu_blocks_override, engine.max_num_seqs or engine.max_model_len"
-        ) from None
+    plan = plan_engine(scenario)
+    config, cost = plan.config, plan.cost
+    cores = make_cores(config, cost, scenario.cluster.replicas)
     simulation = Simulation(
         config, cores, scenario.build_workload(), scenario.seed, RequestLog(sink), on_progress
     )
@@ -145,12 +136,12 @@ def run_scenario(
         "model": scenario.model,
         "gpu": scenario.gpu,
         "seed": scenario.seed,
-        "capacity": capacity_facts(plan, estimate, too_small),
+        "capacity": plan.capacity,
         "step_time": cost.description,
         "simulated_seconds": simulation.simulated_seconds,
     }
     result = RunResult(scenario.to_yaml(), summarize(head, simulation.stats(), sink), sink)
-    _check_any_ran(result.metrics["requests"], simulation.first_refusal, scenario.engine)
+    check_any_ran(result.metrics["requests"], simulation.first_refusal, scenario.engine)
     return result
 
 
@@ -172,7 +163,8 @@ def run_to_folder(
     return RunResult(result.scenario, result.metrics, FolderSink(target)), target
 
 
-def _check_any_ran(counts: dict[str, int], reason: str | None, engine: Any) -> None:
+def check_any_ran(counts: Mapping[str, int], reason: str | None, engine: Any) -> None:
+    """Raises AllRefusedError; `counts` has the keys total and refused."""
     if counts["total"] and counts["refused"] == counts["total"]:
         which = "the only request was" if counts["total"] == 1 else f"all {counts['total']:,} requests were"
         override = engine.num_gpu_blocks_override
