@@ -12,6 +12,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section, SpeculativeSection
+from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.workload import TYPES
 from kvsim.workload import lengths
@@ -44,6 +45,15 @@ accepted once those before it were. A server shows it for the first token of its
       speculative_config: {method: eagle, num_speculative_tokens: 3, acceptance: 0.7}
 """
 
+SLO = """\
+At least one limit. Goodput is the finished requests per second that keep all of them, as in vLLM's benchmark;
+`kvsim run --goodput ttft:2000` states a limit in milliseconds. See [results](results.md).
+"""
+
+RECORD = """\
+What is recorded changes nothing else, so `record` is no part of the scenario's hash.
+"""
+
 LENGTHS = """\
 ## Lengths
 
@@ -70,9 +80,12 @@ MEANINGS = {
     "model_sha256": "pins that config.json; stands in for its path in the scenario's hash",
     "gpu": "a catalog name",
     "horizon": "stop after so many seconds; until all is done if absent",
+    "warm_up": "seconds; requests that arrived before are left out of latencies, rates and goodput",
     "workload": "see below",
     "engine": "see below",
     "cluster": "see below",
+    "slo": "limits for goodput, see below",
+    "record": "tables beside that of the requests, see below",
     "block_size": "tokens of a KV block: 1, 2, 4, 8 or a multiple of 16",
     "num_gpu_blocks_override": "blocks of the pool, whatever the memory",
     "kv_cache_memory_bytes": "memory for the KV cache on one GPU; goes before all other ways",
@@ -108,6 +121,11 @@ MEANINGS = {
     "disable_lookahead_block_hashes": "EAGLE hashes without the next token (0.33)",
     "replicas": "serving instances; only 1 so far",
     "router": "who gets a request",
+    "ttft": "most seconds to the first token",
+    "tpot": "most seconds for an output token after the first",
+    "e2e": "most seconds from arrival to the last token",
+    "steps": "a row for every engine step; as `--record steps`",
+    "events": "a row for every event of a block or a request; as `--record events`",
 }
 
 WORKLOAD_MEANINGS = {
@@ -155,7 +173,8 @@ def page() -> str:
     parts = [HEAD, "## Top level\n", table(Scenario)]
     parts += ["## engine\n", "vLLM's flags under vLLM's names.\n", table(EngineSection)]
     parts += ["### engine.speculative_config\n", table(SpeculativeSection), SPECULATION]
-    parts += ["## cluster\n", table(ClusterSection), "## workload\n"]
+    parts += ["## cluster\n", table(ClusterSection), "## slo\n", SLO, table(SloSection)]
+    parts += ["## record\n", RECORD, table(RecordSection), "## workload\n"]
     for name, kind in TYPES.items():
         parts += [f"### type: {name}\n", workload_table(kind)]
     forms = re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", lengths.__doc__ or "")

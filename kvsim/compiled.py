@@ -57,7 +57,7 @@ def _writable_folder(name: str) -> Path:
 CACHE_FOLDER = _writable_folder(sources_digest())
 
 
-def is_warm(entry: str = "step.step") -> bool:
+def is_warm(entry: str = "step.advance") -> bool:
     """Whether the machine code of an entry (module.function) of the present sources is on disk.
 
     By default the engine's step, which takes nearly all the time of compiling.
@@ -65,7 +65,7 @@ def is_warm(entry: str = "step.step") -> bool:
     return numba_config.DISABLE_JIT or next(CACHE_FOLDER.rglob(f"{entry}-*.nbc"), None) is not None
 
 
-def _njit(function: Callable[..., Any], **options: bool) -> Any:
+def _njit(function: Callable[..., Any], **options: Any) -> Any:
     njit: Any = numba.njit  # its type hints do not know all options
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
@@ -109,3 +109,12 @@ def compiled_inline(function: Callable[..., Any]) -> Any:
     A call hands over a hundred words of array descriptors, far more than such a function computes.
     """
     return _njit(function, no_cpython_wrapper=True, forceinline=True)
+
+
+def compiled_once(function: Callable[..., Any]) -> Any:
+    """For a large function that one other calls: becomes part of it before types are inferred.
+
+    Numba optimises all that a function calls anew for each caller up the chain, so every level that is
+    left out saves seconds of compiling.
+    """
+    return _njit(function, no_cpython_wrapper=True, inline="always")

@@ -6,12 +6,12 @@ number of known tokens alone.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.chain import ROOT, chain_hashes, join_hashes, mix_words
+from kvsim.cache.chain import ROOT, chain_hashes, chain_many, join_hashes, mix_words
 from kvsim.cache.hashing import (
     BlockContent,
     block_hashes,
@@ -20,11 +20,13 @@ from kvsim.cache.hashing import (
     none_hash,
 )
 from kvsim.rules import VllmRules
-from kvsim.tokens import Segments, expand, num_tokens
+from kvsim.tokens import Segments, expand, first_tokens, num_tokens
 
 Hashes = NDArray[np.uint64]
 
 _FEW = 4096  # shared leading segments whose chain is kept
+_NO_BLOCKS, _NO_WORDS = np.empty(0, np.int64), np.empty((0, 2), np.uint64)
+_KEY_WEIGHTS = np.arange(1, 7, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
 
 
 def _words(*key: object) -> tuple[int, int]:
@@ -43,25 +45,121 @@ class FastBlockHasher:
         self.lookahead = lookahead
         self._rules = rules
         self._coarse_scales = coarse_scales if rules.concatenated_coarse_hashes else ()
-        self._shared: OrderedDict[tuple[object, ...], Hashes] = OrderedDict()
+        self._shared: OrderedDict[tuple[int, ...], Hashes] = OrderedDict()
 
     def __call__(self, segments: Segments, content: BlockContent) -> Hashes:
         """Hashes of all full blocks, shape (n, 2); coarser groups' keys, if any, follow."""
-        n = max(num_tokens(segments) - self.lookahead, 0) // self.block_size
-        out = np.empty((n, 2), np.uint64)
-        if n:
-            self._fill(segments, content, out)
-        return with_coarse_keys(out, self._coarse_scales, self._join)
+        bounds, sizes = np.array([0, len(segments)]), np.array([num_tokens(segments)])
+        return self.hash_many(segments, bounds, sizes, [content])
 
-    def _fill(self, segments: Segments, content: BlockContent, out: Hashes) -> None:
-        root = self._root(content)
-        blocks, words = self._extra_words(content, len(out))
-        leading = self._leading_blocks(segments, blocks, len(out))
-        start = 0
-        if leading:
-            out[:leading] = self._shared_chain(segments, root, leading)
-            start, root = leading, (out[leading - 1, 0], out[leading - 1, 1])
-        chain_hashes(segments, self.block_size, self.lookahead, *root, start, blocks, words, out)
+    def hash_many(
+        self,
+        segments: Segments,
+        bounds: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        contents: Sequence[BlockContent] | None,
+    ) -> Hashes:
+        """The same for many requests, one after the other; see `KVCacheManager.hash_contents`."""
+        n = len(sizes)
+        num_blocks = np.maximum(sizes - self.lookahead, 0) // self.block_size
+        roots = np.tile(np.array(ROOT, np.uint64), (n, 1))
+        extra_bounds, extra_blocks, extra_words = np.zeros(n + 1, np.int64), _NO_BLOCKS, _NO_WORDS
+        if contents is not None:
+            roots[:] = [self._root(content) for content in contents]
+            extras = [self._extra_words(*pair) for pair in zip(contents, num_blocks.tolist(), strict=True)]
+            extra_bounds[1:] = np.cumsum([len(blocks) for blocks, _ in extras])
+            extra_blocks = np.concatenate([blocks for blocks, _ in extras])
+            extra_words = np.concatenate([words for _, words in extras])
+        leading = self._leading_blocks(segments, bounds, num_blocks, extra_bounds, extra_blocks)
+        chains, chain_starts = self._shared_chains(segments[bounds[:-1]], roots, leading)
+        total = num_blocks.copy()
+        for scale in self._coarse_scales:
+            total += num_blocks // scale
+        starts = np.cumsum(total) - total
+        out = np.empty((int(total.sum()), 2), np.uint64)
+        chain_many(
+            segments,
+            bounds,
+            self.block_size,
+            self.lookahead,
+            roots,
+            chains,
+            chain_starts,
+            leading,
+            extra_bounds,
+            extra_blocks,
+            extra_words,
+            starts,
+            num_blocks,
+            out,
+        )
+        if self._coarse_scales:
+            self._join_coarse(out, starts, num_blocks)
+        return out
+
+    def _leading_blocks(
+        self,
+        segments: Segments,
+        bounds: NDArray[np.int64],
+        num_blocks: NDArray[np.int64],
+        extra_bounds: NDArray[np.int64],
+        extra_blocks: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Whole blocks of each request's first segment, if no image keys them and more follows."""
+        first_sizes = segments[bounds[:-1], 2].astype(np.int64)
+        leading = np.minimum(np.maximum(first_sizes - self.lookahead, 0) // self.block_size, num_blocks)
+        leading[np.diff(bounds) < 2] = 0
+        keyed = np.flatnonzero(np.diff(extra_bounds))
+        leading[keyed] = np.minimum(leading[keyed], extra_blocks[extra_bounds[keyed]])
+        return leading
+
+    def _shared_chains(
+        self, first_segments: Segments, roots: Hashes, leading: NDArray[np.int64]
+    ) -> tuple[Hashes, NDArray[np.int64]]:
+        """Chains of first segments that several requests begin with, and where each request's begins.
+
+        `leading` becomes 0 for the others.
+        """
+        keys = np.column_stack([first_segments, roots, leading.astype(np.uint64)])
+        if len(keys) == 1:  # it comes alone, others like it may follow
+            chain = self._shared_chain(tuple(keys[0].tolist()), True) if leading[0] else _NO_WORDS
+            return chain, np.zeros(1, np.int64)
+        mixed = keys @ _KEY_WEIGHTS  # equal keys, equal numbers; the rare reverse is looked at below
+        _, first, inverse, counts = np.unique(mixed, True, True, True)
+        chains, starts, total = [_NO_WORDS], np.zeros(len(first), np.int64), 0
+        shared = np.zeros(len(first), bool)
+        candidates = (leading[first] > 0) & ((counts > 1) | bool(self._shared))
+        for k in np.flatnonzero(candidates).tolist():
+            chain = self._shared_chain(tuple(keys[first[k]].tolist()), bool(counts[k] > 1))
+            if len(chain):
+                chains.append(chain)
+                shared[k], starts[k], total = True, total, total + len(chain)
+        alone = ~shared[inverse] | (keys != keys[first[inverse]]).any(axis=1)
+        leading[alone] = 0
+        return np.concatenate(chains), starts[inverse]
+
+    def _shared_chain(self, key: tuple[int, ...], is_shared: bool) -> Hashes:
+        """The chain of a first segment if it is known, or made now because it `is_shared`; else empty."""
+        chain = self._shared.get(key, _NO_WORDS)
+        if len(chain):
+            self._shared.move_to_end(key)
+        elif is_shared:
+            chain = np.empty((key[-1], 2), np.uint64)
+            segments = np.array([key[:3]], np.uint64)
+            root = np.uint64(key[3]), np.uint64(key[4])
+            chain_hashes(segments, self.block_size, self.lookahead, *root, 0, _NO_BLOCKS, _NO_WORDS, chain)
+            self._shared[key] = chain
+            if len(self._shared) > _FEW:
+                self._shared.popitem(last=False)
+        return chain
+
+    def _join_coarse(self, out: Hashes, starts: NDArray[np.int64], num_blocks: NDArray[np.int64]) -> None:
+        """Keys of coarser blocks behind each request's fine ones."""
+        for start, n in zip(starts.tolist(), num_blocks.tolist(), strict=True):
+            at = start + n
+            for scale in self._coarse_scales:
+                join_hashes(out[start : start + n], scale, out[at : at + n // scale])
+                at += n // scale
 
     def _root(self, content: BlockContent) -> tuple[np.uint64, np.uint64]:
         """LoRA keys every block and the salt the first; through the chain both reach all blocks."""
@@ -79,7 +177,7 @@ class FastBlockHasher:
 
     def _extra_words(self, content: BlockContent, num_blocks: int) -> tuple[NDArray[np.int64], Hashes]:
         if not content.features and content.prompt_embeds is None:
-            return np.empty(0, np.int64), np.empty((0, 2), np.uint64)
+            return _NO_BLOCKS, _NO_WORDS
         only_images = BlockContent(
             content.num_prompt_tokens, content.features, prompt_embeds=content.prompt_embeds
         )
@@ -91,33 +189,6 @@ class FastBlockHasher:
     @staticmethod
     def _flat(key: object) -> tuple[object, ...]:
         return key if isinstance(key, tuple) else ("mm", key)
-
-    def _leading_blocks(self, segments: Segments, extra_blocks: NDArray[np.int64], num_blocks: int) -> int:
-        """Whole blocks of the first segment, if no image keys them."""
-        if len(segments) < 2:
-            return 0
-        leading = min(max(int(segments[0, 2]) - self.lookahead, 0) // self.block_size, num_blocks)
-        return min(leading, int(extra_blocks[0])) if len(extra_blocks) else leading
-
-    def _shared_chain(self, segments: Segments, root: tuple[np.uint64, np.uint64], num_blocks: int) -> Hashes:
-        key = (*map(int, segments[0]), *map(int, root))
-        chain = self._shared.get(key)
-        if chain is None or len(chain) < num_blocks:
-            chain = np.empty((num_blocks, 2), np.uint64)
-            none = np.empty(0, np.int64), np.empty((0, 2), np.uint64)
-            chain_hashes(segments, self.block_size, self.lookahead, *root, 0, *none, chain)
-            self._shared[key] = chain
-            if len(self._shared) > _FEW:
-                self._shared.popitem(last=False)
-        else:
-            self._shared.move_to_end(key)
-        return chain[:num_blocks]
-
-    @staticmethod
-    def _join(fine: Hashes, scale: int) -> Hashes:
-        out = np.empty((len(fine) // scale, 2), np.uint64)
-        join_hashes(fine, scale, out)
-        return out
 
 
 class VllmBlockHasher:
@@ -149,6 +220,20 @@ class VllmBlockHasher:
     def __call__(self, segments: Segments, content: BlockContent) -> Hashes:
         return self.hash_tokens(expand(segments).tolist(), content)
 
+    def hash_many(
+        self,
+        segments: Segments,
+        bounds: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        contents: Sequence[BlockContent] | None,
+    ) -> Hashes:
+        """Keys of many requests, one after the other; see `KVCacheManager.hash_contents`."""
+        parts = []
+        for i, size in enumerate(sizes.tolist()):
+            own = first_tokens(segments[bounds[i] : bounds[i + 1]], size)
+            parts.append(self(own, BlockContent(size) if contents is None else contents[i]))
+        return np.concatenate(parts)
+
     def hash_tokens(self, token_ids: list[int], content: BlockContent) -> Hashes:
         """Keys of all full blocks of prompt and output, shape (n, 2)."""
         digests = block_hashes(
@@ -171,10 +256,6 @@ class VllmBlockHasher:
 
 
 BlockHasher = FastBlockHasher | VllmBlockHasher
-
-
-def with_coarse_keys(fine: Hashes, scales: Sequence[int], join: Callable[[Hashes, int], Hashes]) -> Hashes:
-    return np.concatenate([fine, *(join(fine, scale) for scale in scales)]) if scales else fine
 
 
 def make_block_hasher(

@@ -119,6 +119,42 @@ def chain_hashes(segments, block_size, lookahead, lo, hi, start_block, extra_blo
 
 
 @compiled
+def chain_many(
+    segments,
+    bounds,
+    block_size,
+    lookahead,
+    roots,
+    chains,
+    chain_starts,
+    leading,
+    extra_bounds,
+    extra_blocks,
+    extra_words,
+    starts,
+    num_blocks,
+    out,
+):
+    """`chain_hashes` for many requests: request i has segments[bounds[i]:bounds[i + 1]] and fills
+    out[starts[i]:][:num_blocks[i]].
+
+    roots (n, 2). Its first leading[i] blocks stand in chains[chain_starts[i]:] already; its extra keys
+    are those from extra_bounds[i] to extra_bounds[i + 1].
+    """
+    for r in range(len(num_blocks)):
+        lo, hi, ready = roots[r, 0], roots[r, 1], leading[r]
+        own = out[starts[r] : starts[r] + num_blocks[r]]
+        for k in range(ready):
+            own[k, 0], own[k, 1] = chains[chain_starts[r] + k, 0], chains[chain_starts[r] + k, 1]
+        if ready > 0:
+            lo, hi = own[ready - 1, 0], own[ready - 1, 1]
+        first, end = extra_bounds[r], extra_bounds[r + 1]
+        content = segments[bounds[r] : bounds[r + 1]]
+        blocks, words = extra_blocks[first:end], extra_words[first:end]
+        chain_hashes(content, block_size, lookahead, lo, hi, ready, blocks, words, own)
+
+
+@compiled
 def mix_words(lo, hi, a, b):
     """Fold one 128-bit word into a chain state."""
     lo, hi = _absorb(lo, hi, a, b)

@@ -21,6 +21,8 @@ def _append(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
         return
     pool.log["kind"][n] = kind
     pool.log["group_id"][n] = group_id
+    pool.log["step"][n] = p["step"][0]
+    pool.log["time"][n] = p["now"][0]
     pool.log["request"][n] = request
     pool.log["first"][n] = first
     pool.log["last"][n] = last

@@ -375,6 +375,18 @@ def allocate_slots(kv, r, num_new_tokens, num_hit_tokens, num_lookahead_tokens, 
 
 
 @compiled_part
+def num_blocks_held(kv, r):
+    """Blocks in a request's tables, over all groups, without the null blocks behind windows."""
+    row, held = kv.requests["row"][r], ZERO
+    if row == NONE:
+        return held
+    for g in range(kv.pool.scalars["num_groups"][0]):
+        for i in range(kv.rows["num_blocks"][row, g]):
+            held += kv.block_tables[row, g, i] != NULL_BLOCK
+    return held
+
+
+@compiled_part
 def free_request(kv, r):
     """Give the request's blocks back, group by group, last block first."""
     row = kv.requests["row"][r]
@@ -387,7 +399,7 @@ def free_request(kv, r):
     kv.requests["row"][r] = NONE
 
 
-@compiled_part
+@compiled_inline
 def usage(kv):
     """Share of the usable blocks that live requests hold, 0..1 (`kv_cache_usage_perc`)."""
     usable = kv.pool.scalars["num_gpu_blocks"][0] - 1

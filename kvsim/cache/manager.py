@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.arena import Arena
 from kvsim.cache.block_hasher import Hashes, make_block_hasher
 from kvsim.cache.block_pool import reset_prefix_cache
 from kvsim.cache.events import EventReader, KVCacheEvent
@@ -19,6 +18,7 @@ from kvsim.cache.free_queue import free_queue
 from kvsim.cache.groups import KVCacheConfig, make_kv_state
 from kvsim.cache.hashing import BlockContent
 from kvsim.cache.kv_cache_manager import allocate_slots, free_request, get_computed_blocks
+from kvsim.cache.request_table import enter_request, release_request, with_room
 from kvsim.cache.state import FREE_SLOT, HITS, NONE, REQUEST_DTYPE, RUNNING, WAITING, KVState
 from kvsim.compiled import compiled
 from kvsim.errors import KvsimError
@@ -66,6 +66,27 @@ def _free_request(kv, r):
     free_request(kv, r)
 
 
+@compiled
+def _enter_request(kv, new, i, hashes):
+    return enter_request(kv, new, i, hashes)
+
+
+@compiled
+def _release_request(kv, r):
+    release_request(kv, r)
+
+
+def new_requests(count: int) -> NDArray[np.void]:
+    """Rows (REQUEST_DTYPE) of requests to which nothing has happened yet."""
+    rows = np.zeros(count, REQUEST_DTYPE)
+    rows["status"] = WAITING
+    for link in ("row", "prev_waiting", "next_waiting", "num_cached_tokens"):
+        rows[link] = NONE
+    for time in ("first_scheduled_time", "first_token_time", "last_token_time", "finish_time"):
+        rows[time] = math.nan
+    return rows
+
+
 class KVCacheManager:
     """Blocks for requests, without a scheduler.
 
@@ -83,12 +104,11 @@ class KVCacheManager:
             config.coarse_scales,
         )
         self.state: KVState = make_kv_state(config)
-        self.reader = EventReader(config, self.hasher) if config.log_capacity else None
+        read = config.log_capacity and config.kv_events
+        self.reader = EventReader(config, self.hasher) if read else None
         self._slots: dict[str, int] = {}
         self._names: dict[int, str] = {}  # slot -> request id
-        self._free_slots = list(range(len(self.requests) - 1, -1, -1))
         self._next_uid = 1
-        self._arena = Arena()
 
     # ------------------------------------------------------------ the table of requests
 
@@ -105,8 +125,9 @@ class KVCacheManager:
 
     def live_slots(self) -> Iterator[int]:
         """Slots of the requests that have not ended, in the order of their addition."""
-        by_uid = sorted(self._slots.values(), key=lambda slot: self.requests["uid"][slot])
-        return (slot for slot in by_uid if self.requests["status"][slot] <= RUNNING)
+        status = self.requests["status"]
+        live = np.flatnonzero((status > FREE_SLOT) & (status <= RUNNING))
+        yield from live[np.argsort(self.requests["uid"][live])].tolist()
 
     def add_request(
         self,
@@ -132,6 +153,29 @@ class KVCacheManager:
             return np.empty((0, 2), np.uint64)
         return self.hasher(segments, content)
 
+    def hash_contents(
+        self,
+        segments: Segments,
+        bounds: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        contents: Sequence[BlockContent] | None,
+    ) -> tuple[Hashes, NDArray[np.int64], NDArray[np.int64]]:
+        """Block hashes of many requests, (t, 2), one after the other; how many each has; fine ones of them.
+
+        Request i has segments[bounds[i]:bounds[i + 1]], of which the first sizes[i] tokens count.
+        contents: None if nothing but tokens keys their blocks.
+        """
+        if not self.config.enable_prefix_caching:
+            none = np.zeros(len(sizes), np.int64)
+            return np.empty((0, 2), np.uint64), none, none
+        fine = np.maximum(sizes - self.config.num_hash_lookahead_tokens, 0) // self.config.hash_block_size
+        hashes = self.hasher.hash_many(segments, bounds, sizes, contents)
+        counts = fine.copy()
+        if self.config.rules.concatenated_coarse_hashes:
+            for scale in self.config.coarse_scales:
+                counts += fine // scale
+        return hashes, counts, fine
+
     def enter(
         self,
         request_id: str,
@@ -140,31 +184,49 @@ class KVCacheManager:
         tokens: Segments | list[int],
     ) -> int:
         """Enter a request whose block hashes are known; its other fields keep their defaults."""
+        row = self.new_row(request_id, content, block_hashes)
+        self.make_room(row)
+        slot = int(_enter_request(self.state, row, 0, block_hashes))
+        self.remember(request_id, slot, content, block_hashes, tokens)
+        return slot
+
+    def new_row(self, request_id: str, content: BlockContent, block_hashes: Hashes) -> NDArray[np.void]:
+        """A request as it enters the table, shape (1,); raises KvsimError for an id in use."""
         if request_id in self._slots:
             raise KvsimError(f"request id {request_id!r} is in use")
-        slot = self._take_slot()
-        self._slots[request_id], self._names[slot] = slot, request_id
-        row = np.zeros((), REQUEST_DTYPE)
+        row = new_requests(1)
         row["uid"] = self._next_uid
-        row["status"] = WAITING
+        row["num_hashes"] = len(block_hashes)
         row["num_hash_blocks"] = self._num_fine(len(block_hashes))
         row["num_prompt_tokens"] = row["num_tokens"] = content.num_prompt_tokens
-        row["row"] = row["prev_waiting"] = row["next_waiting"] = row["num_cached_tokens"] = NONE
-        for time in ("first_scheduled_time", "first_token_time", "last_token_time", "finish_time"):
-            row[time] = math.nan
-        self.requests[slot] = row
-        self._store_hashes(slot, block_hashes)
+        self._next_uid += 1
+        return row
+
+    def make_room(self, row: NDArray[np.void]) -> None:
+        """See to it that a row can enter the table; `state` is another one then."""
+        self.state = with_room(self.state, int(row["num_hashes"][0]))
+
+    def remember(
+        self,
+        request_id: str,
+        slot: int,
+        content: BlockContent,
+        block_hashes: Hashes,
+        tokens: Segments | list[int],
+    ) -> None:
+        """Name a request that has entered, and keep what its events will tell."""
+        self._slots[request_id], self._names[slot] = slot, request_id
         if self.reader:
             ids = tokens if isinstance(tokens, list) else expand(tokens).tolist()
-            self.reader.remember(self._next_uid, ids, content, block_hashes)
-        self._next_uid += 1
-        return slot
+            self.reader.remember(int(self.requests["uid"][slot]), ids, content, block_hashes)
 
     def release(self, slot: int) -> str:
         """Give a slot back; the id of the request that had it."""
-        self._arena.free(slot)
-        self.requests["status"][slot] = FREE_SLOT
-        self._free_slots.append(slot)
+        _release_request(self.state, slot)
+        return self.forget(slot)
+
+    def forget(self, slot: int) -> str:
+        """Drop the name of a request whose slot has been given back."""
         name = self._names.pop(slot)
         self._slots.pop(name)
         if self.reader:
@@ -179,21 +241,6 @@ class KVCacheManager:
         while fine + sum(fine // scale for scale in self.config.coarse_scales) > n:
             fine -= 1
         return fine
-
-    def _take_slot(self) -> int:
-        if not self._free_slots:
-            n = len(self.requests)
-            grown = np.concatenate([self.requests, np.zeros(n, REQUEST_DTYPE)])
-            self.state = self.state._replace(requests=grown)
-            self._free_slots.extend(range(2 * n - 1, n - 1, -1))
-        return self._free_slots.pop()
-
-    def _store_hashes(self, slot: int, block_hashes: Hashes) -> None:
-        n = len(block_hashes)
-        array, offset = self._arena.place(self.state.block_hashes, slot, n, self.requests["hash_offset"])
-        if array is not self.state.block_hashes:
-            self.state = self.state._replace(block_hashes=array)
-        array[offset : offset + n] = block_hashes
 
     # ------------------------------------------------------------ vLLM's methods
 

@@ -55,6 +55,11 @@ CACHE_DTYPE = np.dtype(
         ("num_hash_lookahead_tokens", "i8"),
         ("drop_eagle_block", "i8"),
         ("first_free_row", "i8"),
+        ("first_free_slot", "i8"),  # of the table of requests
+        ("end_of_hashes", "i8"),
+        # what the log notes beside each record
+        ("step", "i8"),
+        ("now", "f8"),
         # rules
         ("concatenated_hashes", "i8"),
         ("record_stats_at_lookup", "i8"),
@@ -99,6 +104,8 @@ LOG_DTYPE = np.dtype(
     [
         ("kind", "i8"),
         ("group_id", "i8"),
+        ("step", "i8"),  # number of the scheduling step, 1-based
+        ("time", "f8"),  # s
         ("request", "i8"),  # uid
         ("first", "i8"),
         ("last", "i8"),
@@ -134,6 +141,19 @@ STATUS_NAMES = (
     "FINISHED_ERROR",
 )
 
+# Why a request waits (`engine.scheduler`)
+REASONS = (
+    "no_room",
+    "preemption",
+    "queue_head",
+    "sequence_limit",
+    "token_budget",
+    "encoder_budget",
+    "lora_limit",
+    "output_in_flight",
+)
+NUM_REASONS = len(REASONS)
+
 REQUEST_DTYPE = np.dtype(
     [
         ("uid", "i8"),
@@ -142,6 +162,7 @@ REQUEST_DTYPE = np.dtype(
         ("hash_offset", "i8"),
         ("feature_offset", "i8"),
         ("num_hash_blocks", "i8"),
+        ("num_hashes", "i8"),  # with the coarser groups' keys (0.16) that follow
         ("num_features", "i8"),
         ("accept_len", "i8"),  # acceptance pattern behind the features
         ("status", "i8"),
@@ -170,7 +191,12 @@ REQUEST_DTYPE = np.dtype(
         ("skip_reading_prefix_cache", "i8"),
         ("encoder_mismatch", "i8"),
         ("num_cached_tokens", "i8"),  # hit at first admission; -1 before
-        ("num_recomputed_tokens", "i8"),  # computed tokens that preemptions threw away
+        ("num_preempted_blocks", "i8"),  # blocks that preemptions took away
+        ("num_lost_tokens", "i8"),  # computed tokens that preemptions threw away
+        ("num_recomputed_tokens", "i8"),  # tokens computed once more because of that
+        ("most_computed_tokens", "i8"),  # before preemptions
+        ("waiting_reason", "i8"),  # why the latest scan of the queue passed it over
+        ("waiting_steps", "i8", (NUM_REASONS,)),  # steps spent waiting, by reason
         ("first_scheduled_time", "f8"),
         ("first_token_time", "f8"),
         ("last_token_time", "f8"),

@@ -38,6 +38,17 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
     ] = None,
+    record: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="Also keep every row of steps or events; may be repeated."),
+    ] = None,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:MS",
+            help="Limit for goodput, in milliseconds: ttft, tpot or e2e, such as ttft:2000; may be repeated.",
+        ),
+    ] = None,
     results_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the results folder goes.")] = Path(
         "results"
     ),
@@ -46,7 +57,7 @@ def run(
     """Run one scenario and write its results folder."""
     from kvsim.cli.run import run_command
 
-    run_command(file, trace, overrides or [], results_dir, quiet)
+    run_command(file, trace, overrides or [], record or [], goodput or [], results_dir, quiet)
 
 
 @app.command()

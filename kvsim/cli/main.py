@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from kvsim.cli import collector
 from kvsim.cli.interrupts import interrupts
 from kvsim.cli.output import OutputError, guarded_output
 from kvsim.errors import KvsimError
@@ -19,12 +20,15 @@ OUTPUT_FAILED, BAD_INPUT = 1, 2
 
 def main(args: list[str] | None = None) -> NoReturn:
     """Run the program; always ends in SystemExit, or at once by a signal."""
+    collector.pause()
     with interrupts:
         try:
             with guarded_output():
                 code = _run(args)
         except OutputError as error:
             code = _complain(str(error), OUTPUT_FAILED)
+        finally:
+            collector.resume()
     sys.exit(code)
 
 

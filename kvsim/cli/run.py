@@ -1,32 +1,37 @@
 """``kvsim run``: load, simulate, write, show."""
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvsim import compiled
 from kvsim.cli.interrupts import interrupts
-from kvsim.cli.output import COMPILING, OutputError
+from kvsim.cli.output import OutputError
 from kvsim.cli.placing import placed
+from kvsim.cli.progress import progress
+from kvsim.errors import KvsimError
 from kvsim.report import print_summary
 from kvsim.results import RunResult
-from kvsim.scenario import load_scenario
-from kvsim.sim import OnProgress, run_to_folder
+from kvsim.scenario import Override, RecordSection, SloSection, load_scenario
+from kvsim.sim import run_to_folder
 
-SECONDS_PER_UPDATE = 0.1
+MILLISECONDS = 1e3
 
 
 def run_command(
-    file: Path, trace: Path | None, overrides: Sequence[str], results_dir: Path, quiet: bool
+    file: Path,
+    trace: Path | None,
+    overrides: Sequence[str],
+    record: Sequence[str],
+    goodput: Sequence[str],
+    results_dir: Path,
+    quiet: bool,
 ) -> None:
     """Raises `KvsimError` for bad input; then nothing has been written."""
-    scenario = load_scenario(file, overrides, trace)
-    progress = _progress_bar(Console(stderr=True, quiet=quiet), cold=not compiled.is_warm())
-    with placed(scenario, file, overrides), progress as on_progress:
+    options: list[str | Override] = [*overrides, *map(recorded, record), *map(limited, goodput)]
+    scenario = load_scenario(file, options, trace)
+    showing = progress(quiet, cold=not compiled.is_warm())
+    with placed(scenario, file, overrides), showing as on_progress:
         result, folder = run_to_folder(scenario, results_dir, on_progress)
     interrupts.outcome = f"the results are in {folder}"
     try:
@@ -35,40 +40,34 @@ def run_command(
         raise OutputError(f"{error}; {interrupts.outcome}" if str(error) else "") from None
 
 
+def recorded(table: str) -> Override:
+    """`--record TABLE`."""
+    option = f"--record {table}"
+    if table not in RecordSection.model_fields:
+        raise KvsimError(f"{option}: not known; one of {', '.join(RecordSection.model_fields)}")
+    return Override(("record", table), True, option)
+
+
+def limited(pair: str) -> Override:
+    """`--goodput NAME:MILLISECONDS`, as in `vllm bench serve`, whose name for E2E is e2el."""
+    option = f"--goodput {pair}"
+    name, _, text = pair.partition(":")
+    name = "e2e" if name == "e2el" else name
+    if name not in SloSection.model_fields:
+        names = ", ".join(SloSection.model_fields)
+        raise KvsimError(f"{option}: write NAME:MILLISECONDS, where NAME is one of {names}")
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = math.nan
+    if not 0 < milliseconds < math.inf:
+        raise KvsimError(f"{option}: write a number of milliseconds above 0 after the colon")
+    return Override(("slo", name), milliseconds / MILLISECONDS, option)
+
+
 def _show(result: RunResult, folder: Path, quiet: bool) -> None:
-    out = Console(highlight=False)
     if quiet:
-        out.print(folder, soft_wrap=True, markup=False)
+        print(folder)
         return
-    print_summary(result.metrics, out)
-    out.print(f"\nResults written to {folder}", soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _progress_bar(console: Console, cold: bool) -> Iterator[OnProgress]:
-    """Ended requests of all; only on a terminal, and gone when the run ends.
-
-    `cold`: say that compiling begins, when the first request enters an engine: from there on
-    nothing can be wrong with the input but a later trace line.
-    """
-    columns = (
-        TextColumn("simulating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("requests, {task.fields[now]:,.1f} s simulated,"),
-        TimeElapsedColumn(),
-    )
-    shown = console.is_terminal and not console.quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("", total=None, now=0.0)
-        next_update = 0.0
-
-        def on_progress(done: int, total: int | None, now: float) -> None:
-            nonlocal next_update
-            if next_update == 0.0 and cold:
-                console.print(COMPILING, soft_wrap=True)
-            if time.monotonic() >= next_update:
-                next_update = time.monotonic() + SECONDS_PER_UPDATE
-                progress.update(task, completed=done, total=total, now=now)
-
-        yield on_progress
+    print_summary(result.metrics)
+    print(f"\nResults written to {folder}")

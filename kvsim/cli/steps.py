@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from kvsim import compiled
+from kvsim.cli import collector
 from kvsim.cli.output import COMPILING
 from kvsim.cli.placing import placed
 from kvsim.report.steps import print_heading, print_step
@@ -32,6 +33,7 @@ def steps_command(
 ) -> None:
     """Print steps as they come; raises `KvsimError` for bad input."""
     scenario = load_scenario(file, overrides, trace)
+    collector.resume()
     out = Console(highlight=False, markup=False, emoji=False)
     with placed(scenario, file, overrides), _progress(first) as on_step:
         views = scenario_steps(scenario, first, count=count, blocks=blocks, on_step=on_step)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvsim import compiled
+from kvsim.cli import collector
 from kvsim.cli.output import COMPILING
 from kvsim.verify.compare import find_traces, verify_trace
 
@@ -12,6 +13,7 @@ from kvsim.verify.compare import find_traces, verify_trace
 def verify_command(paths: Sequence[Path]) -> int:
     """Print the first difference of each failing trace and the count; returns the exit code."""
     traces = find_traces(paths)
+    collector.resume()
     if not compiled.is_warm("core._schedule"):
         print(COMPILING, file=sys.stderr, flush=True)
     identical = 0

@@ -5,7 +5,7 @@ from kvsim.compiled import compiled_inline, compiled_part
 from kvsim.engine.encoder_cache import allocate_encoder_inputs, embeds_to_encode
 
 
-@compiled_part
+@compiled_inline
 def new_batch_index(eng):
     """Ring position of the batch that is being scheduled."""
     return (eng.scalars["first_batch"][0] + eng.scalars["num_batches"][0]) % len(eng.batches)

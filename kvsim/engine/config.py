@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvsim.cache.groups import KVCacheConfig, KVGroup
 from kvsim.cache.hashing import HASH_FUNCTIONS
 from kvsim.errors import KvsimError
@@ -53,6 +56,8 @@ class EngineConfig:
     kv_groups: tuple[KVGroup, ...] = field(default_factory=lambda: (KVGroup(),))
     vllm_version: str = "0.33"
     log_capacity: int = 0
+    kv_events: bool = True
+    step_capacity: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -164,6 +169,7 @@ class EngineConfig:
             retention_interval=self.prefix_cache_retention_interval,
             watermark=self.watermark,
             log_capacity=self.log_capacity,
+            kv_events=self.kv_events,
         )
 
     @cached_property
@@ -182,6 +188,22 @@ class EngineConfig:
     def encoder_budget(self) -> int:
         """Embeddings that one step may encode."""
         return self.encoder_compute_budget or self.max_num_batched_tokens
+
+    def may_refuse(
+        self,
+        num_prompt_tokens: NDArray[np.int64],
+        num_output_tokens: NDArray[np.int64],
+        largest_images: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """For many requests at once: false where `refusal` surely is None."""
+        longest = num_prompt_tokens + num_output_tokens + self.num_lookahead_tokens
+        blocks = sum(-(-longest // size) for size, _ in self._block_limits)
+        return (
+            (num_prompt_tokens < 1)
+            | (num_prompt_tokens >= self.max_model_len)
+            | (blocks > self.num_gpu_blocks - 1)
+            | (largest_images > 0)
+        )
 
     def refusal(self, num_prompt_tokens: int, num_output_tokens: int, largest_image: int = 0) -> str | None:
         """Why a request of this size can never run to its end here, or None. Sizes in tokens.

@@ -4,23 +4,24 @@ The compiled modules beside this one decide everything; the class owns their arr
 them names that people know.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.arena import Arena
 from kvsim.cache.block_hasher import BlockHasher, Hashes
 from kvsim.cache.events import KVCacheEvent
 from kvsim.cache.hashing import BlockContent, Feature
-from kvsim.cache.manager import KVCacheManager, PromptLike, content_of
-from kvsim.cache.state import NONE, RUNNING, KVState
+from kvsim.cache.manager import KVCacheManager, PromptLike, content_of, new_requests
+from kvsim.cache.request_table import moved_together
+from kvsim.cache.state import FREE_SLOT, NONE, REASONS, REQUEST_DTYPE, RUNNING, KVState
 from kvsim.compiled import compiled
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.encoder_cache import init_encoder_cache
 from kvsim.engine.output import abort_request, update_from_output
-from kvsim.engine.queues import add_waiting
 from kvsim.engine.scheduler import preempt_running_requests, schedule
 from kvsim.engine.state import (
     BATCH_DTYPE,
@@ -31,13 +32,63 @@ from kvsim.engine.state import (
     PRIORITY,
     SCHEDULED_DTYPE,
     SEAT_DTYPE,
+    STEP_DTYPE,
     EngineState,
 )
-from kvsim.engine.step import IDLE, collect, launch, step
+from kvsim.engine.step import (
+    IDLE,
+    NO_ROOM,
+    PAUSED,
+    REACHED,
+    WAITING_FOR_REQUESTS,
+    add_request,
+    advance,
+    collect,
+    launch,
+    take_finished,
+)
 from kvsim.gpu.cost import COST_DTYPE, StepCost
 from kvsim.tokens import Segments, first_tokens, num_tokens, stream_key
 
-__all__ = ["IDLE", "EngineCore", "Scheduler"]
+__all__ = [
+    "IDLE",
+    "NO_ARRIVALS",
+    "PAUSED",
+    "REACHED",
+    "WAITING_FOR_REQUESTS",
+    "Arrivals",
+    "EngineCore",
+    "Scheduler",
+]
+
+MOST_STEPS = 1 << 14  # of one call: a fraction of a second
+
+
+class RequestsLike(Protocol):
+    """What the engine reads of many requests at once (`kvsim.workload.RequestBlock`)."""
+
+    @property
+    def segments(self) -> Segments: ...
+    @property
+    def bounds(self) -> NDArray[np.int64]: ...
+    @property
+    def arrival_times(self) -> NDArray[np.float64]: ...
+    @property
+    def num_prompt_tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def num_output_tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def max_tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def priorities(self) -> NDArray[np.int64]: ...
+    def lora_ids(self) -> list[int]: ...
+    @property
+    def features(self) -> Sequence[Any] | None: ...
+    @property
+    def loras(self) -> Sequence[Any] | None: ...
+    @property
+    def cache_salts(self) -> Sequence[str | None] | None: ...
+    def __iter__(self) -> Iterator[PromptLike]: ...
 
 
 class RequestLike(PromptLike, Protocol):
@@ -66,6 +117,7 @@ def _make_state(config: EngineConfig, kv: KVState) -> EngineState:
         scheduled=np.zeros((depth, n), SCHEDULED_DTYPE),
         features=np.zeros(64, FEATURE_DTYPE),
         encoder_cache=np.zeros(cache_size, ENCODER_ENTRY_DTYPE),
+        steps=np.zeros(config.step_capacity, STEP_DTYPE),
     )
     init_encoder_cache(eng, cache_size)
     return eng
@@ -136,6 +188,42 @@ def _collect(eng, now, scheduled):
     return collect(eng, now, scheduled)
 
 
+@compiled
+def _add_request(eng, new, i, hashes, features):
+    return add_request(eng, new, i, hashes, features)
+
+
+_image_key = lru_cache(maxsize=1 << 16)(stream_key)
+
+
+def _feature_rows(requests: Sequence[tuple[Sequence[Feature], Sequence[int]]]) -> NDArray[np.void]:
+    """FEATURE_DTYPE rows: images of a request, then its acceptance pattern, request by request."""
+    rows = np.zeros(sum(len(images) + len(accept) for images, accept in requests), FEATURE_DTYPE)
+    n = 0
+    for images, accept in requests:
+        for identifier, offset, length in images:
+            rows["identifier"][n] = _image_key(identifier)
+            rows["offset"][n], rows["length"][n] = offset, length
+            n += 1
+        rows["accepted"][n : n + len(accept)] = accept
+        n += len(accept)
+    return rows
+
+
+class Arrivals(NamedTuple):
+    """Requests ready to enter an engine, in order of arrival.
+
+    rows: REQUEST_DTYPE (n,), whose offsets count in hashes (t, 2) and features (FEATURE_DTYPE).
+    """
+
+    rows: NDArray[np.void]
+    hashes: Hashes
+    features: NDArray[np.void]
+
+
+NO_ARRIVALS = Arrivals(new_requests(0), np.zeros((0, 2), np.uint64), np.zeros(0, FEATURE_DTYPE))
+
+
 class Scheduler:
     """Queues, batches in flight and their KV cache manager: vLLM's `Scheduler`, told the time.
 
@@ -146,7 +234,6 @@ class Scheduler:
         self.config = config
         self.kv_cache_manager = KVCacheManager(config.kv_cache_config(), config.prefix_caching_hash_algo)
         self.state = _make_state(config, self.kv_cache_manager.state)
-        self._features = Arena()
 
     @property
     def kv(self) -> KVState:
@@ -202,28 +289,59 @@ class Scheduler:
         stop_at: the output (1-based) that is a stop token, 0 for none. accept: accepted drafts by
         output index, cycled.
         """
-        slot = self.kv_cache_manager.enter(request_id, content, block_hashes, tokens)
-        self.state = self.state._replace(kv=self.kv_cache_manager.state)
-        q = self.requests
-        q["arrival_time"][slot], q["priority"][slot] = arrival_time, priority
-        q["max_tokens"][slot], q["stop_at"][slot], q["lora"][slot] = max_tokens, stop_at, lora
-        q["skip_reading_prefix_cache"][slot] = skip_reading_prefix_cache
-        q["num_features"][slot], q["accept_len"][slot] = len(content.features), len(accept)
-        self._store_features(slot, content.features, accept)
-        add_waiting(self.state, slot)
-        self.state.scalars["prompt_tokens"] += content.num_prompt_tokens
+        row = self.kv_cache_manager.new_row(request_id, content, block_hashes)
+        row["arrival_time"], row["priority"], row["lora"] = arrival_time, priority, lora
+        row["max_tokens"], row["stop_at"] = max_tokens, stop_at
+        row["skip_reading_prefix_cache"] = skip_reading_prefix_cache
+        row["num_features"], row["accept_len"] = len(content.features), len(accept)
+        features = _feature_rows([(content.features, accept)])
+        self._make_room(row)
+        slot = int(_add_request(self.state, row, 0, block_hashes, features))
+        self.kv_cache_manager.remember(request_id, slot, content, block_hashes, tokens)
 
-    def _store_features(self, slot: int, features: Sequence[Feature], accept: Sequence[int]) -> None:
-        """Images of a request, then its acceptance pattern."""
-        n = len(features) + len(accept)
-        array, at = self._features.place(self.state.features, slot, n, self.requests["feature_offset"])
-        if array is not self.state.features:
-            self.state = self.state._replace(features=array)
-        array[at : at + n] = 0
-        for i, (identifier, offset, length) in enumerate(features, at):
-            array["identifier"][i] = stream_key(identifier)
-            array["offset"][i], array["length"][i] = offset, length
-        array["accepted"][at + len(features) : at + n] = accept
+    def prepare(self, requests: RequestsLike, uids: NDArray[np.int64]) -> Arrivals:
+        """Hash and lay out many requests at once, for `EngineCore.advance`. They have numbers, no names.
+
+        uids: a number above 0 for each, ascending, and never used before in this engine.
+        """
+        plain = requests.features is None and requests.loras is None and requests.cache_salts is None
+        contents = None if plain else [content_of(request) for request in requests]
+        limits = np.maximum(self.config.max_model_len, requests.num_prompt_tokens)
+        sizes = np.minimum(requests.num_prompt_tokens + requests.num_output_tokens, limits)
+        hashes, counts, fine = self.kv_cache_manager.hash_contents(
+            requests.segments, requests.bounds, sizes, contents
+        )
+        rows = new_requests(len(uids))
+        rows["uid"], rows["arrival_time"] = uids, requests.arrival_times
+        rows["priority"] = requests.priorities
+        rows["num_prompt_tokens"] = rows["num_tokens"] = requests.num_prompt_tokens
+        rows["max_tokens"] = requests.max_tokens
+        rows["stop_at"] = np.where(
+            requests.num_output_tokens < requests.max_tokens, requests.num_output_tokens, 0
+        )
+        rows["num_hashes"], rows["num_hash_blocks"] = counts, fine
+        rows["hash_offset"] = np.cumsum(counts) - counts
+        if contents is None:
+            return Arrivals(rows, hashes, NO_ARRIVALS.features)
+        rows["lora"] = requests.lora_ids()
+        rows["num_features"] = [len(content.features) for content in contents]
+        rows["feature_offset"] = np.cumsum(rows["num_features"]) - rows["num_features"]
+        return Arrivals(rows, hashes, _feature_rows([(content.features, ()) for content in contents]))
+
+    def _make_room(self, row: NDArray[np.void]) -> None:
+        """See to it that a row of arrivals can enter."""
+        self.kv_cache_manager.make_room(row)
+        self.state = self.state._replace(kv=self.kv_cache_manager.state)
+        s, features = self.state.scalars, self.state.features
+        count = int(row["num_features"][0] + row["accept_len"][0])
+        if s["end_of_features"][0] + count > len(features):
+            live = np.flatnonzero(self.requests["status"] != FREE_SLOT)
+            starts = self.requests["feature_offset"][live]
+            lengths = self.requests["num_features"][live] + self.requests["accept_len"][live]
+            features, starts = moved_together(features, starts, lengths, count)
+            self.requests["feature_offset"][live] = starts
+            s["end_of_features"] = lengths.sum()
+            self.state = self.state._replace(features=features)
 
     def abort_request(self, request_id: str, now: float) -> None:
         """End a request at once; unknown ids are ignored, as in vLLM."""
@@ -264,28 +382,47 @@ class Scheduler:
         return self.kv_cache_manager.slot_of(request_id)
 
     def take_finished(self) -> tuple[list[str], NDArray[np.void]]:
-        """Ids and rows (REQUEST_DTYPE) of the requests that ended since the last call."""
-        slots: list[int] = []
-        slot = int(self.state.scalars["first_finished"][0])
-        while slot != NONE:
-            slots.append(slot)
-            slot = int(self.requests["next_waiting"][slot])
-        rows = self.requests[slots]
-        self.state.scalars["first_finished"] = NONE
-        for slot in slots:
-            self._features.free(slot)
-        return [self.kv_cache_manager.release(slot) for slot in slots], rows
+        """Names and rows (REQUEST_DTYPE) of the requests that ended since the last call."""
+        rows, slots = self._take_finished()
+        return [self.kv_cache_manager.forget(slot) for slot in slots.tolist()], rows
+
+    def take_finished_rows(self) -> NDArray[np.void]:
+        """The same for requests that came by `EngineCore.advance` and have numbers (`uid`) only."""
+        return self._take_finished()[0]
+
+    def _take_finished(self) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+        count = int(self.state.scalars["num_finished"][0])
+        rows, slots = np.empty(count, REQUEST_DTYPE), np.empty(count, np.int64)
+        if count:
+            take_finished(self.state, rows, slots)
+        return rows, slots
 
     def live_requests(self) -> tuple[list[str], NDArray[np.void]]:
-        """Ids and rows of the requests that have not ended, in the order of their addition."""
+        """Names and rows of the requests that have not ended, in the order of their addition."""
         slots = list(self.kv_cache_manager.live_slots())
-        return [self.kv_cache_manager.name_of(slot) for slot in slots], self.requests[slots]
+        return [self.kv_cache_manager.name_of(slot) for slot in slots], self.live_rows()
+
+    def live_rows(self) -> NDArray[np.void]:
+        """Rows of the requests that have not ended, in the order of their addition."""
+        rows = self.requests[list(self.kv_cache_manager.live_slots())]
+        rows["waiting_steps"][rows["status"] < RUNNING] += self.state.scalars["waiting_steps"][0]
+        return rows
 
     def latest_batch(self) -> NDArray[np.void]:
         """Rows (SCHEDULED_DTYPE) of the batch scheduled last, in batch order."""
         s = self.state.scalars[0]
         b = (int(s["first_batch"]) + int(s["num_batches"]) - 1) % len(self.state.batches)
         return self.state.scheduled[b, : int(self.state.batches["num_reqs"][b])]
+
+    def waiting_slots(self) -> list[tuple[int, str]]:
+        """The waiting queue, head first, with the reason why each was not admitted in the latest step."""
+        s, q = self.state.scalars, self.requests
+        out, slot, reached = [], int(s["waiting_head"][0]), True
+        while slot != NONE:
+            reached = reached and slot != s["unreached"][0]
+            out.append((slot, REASONS[q["waiting_reason"][slot] if reached else s["unreached_reason"][0]]))
+            slot = int(q["next_waiting"][slot])
+        return out
 
     def images_encoded_now(self, slot: int) -> list[int]:
         """Indices of a request's images that the latest step encodes."""
@@ -296,6 +433,12 @@ class Scheduler:
     def take_log(self) -> NDArray[np.void]:
         """Block and request events (LOG_DTYPE) since the last call; needs `log_capacity`."""
         return self.kv_cache_manager.take_log()
+
+    def take_steps(self) -> NDArray[np.void]:
+        """Rows (STEP_DTYPE) of the steps since the last call; needs `step_capacity`."""
+        n = int(self.state.scalars["num_step_rows"][0])
+        self.state.scalars["num_step_rows"] = 0
+        return self.state.steps[:n].copy()
 
     def take_events(self) -> list[KVCacheEvent]:
         """KV events since the last call; none without `log_capacity`."""
@@ -313,7 +456,13 @@ class Scheduler:
             "preempted_queries": int(kv["preempted_queries"]),
             "preempted_hits": int(kv["preempted_hits"]),
             "num_preemptions": int(s["num_preemptions"]),
+            "num_preempted_blocks": int(s["num_preempted_blocks"]),
+            "num_lost_tokens": int(s["num_lost_tokens"]),
             "num_recomputed_tokens": int(s["num_recomputed_tokens"]),
+            **{
+                f"waiting_steps_{name}": int(count)
+                for name, count in zip(REASONS, s["waiting_request_steps"], strict=True)
+            },
             "prompt_tokens": int(s["prompt_tokens"]),
             "generation_tokens": int(s["generation_tokens"]),
             "scheduled_tokens": int(s["scheduled_tokens"]),
@@ -346,7 +495,30 @@ class EngineCore(Scheduler):
 
     def step(self, now: float) -> float:
         """One iteration of the engine loop begun at `now`; when the next may begin, or IDLE (inf)."""
-        return float(step(self.state, self._cost, now))
+        now, _, why = self.advance(now, math.inf, most_steps=1)
+        return IDLE if why == WAITING_FOR_REQUESTS else now
+
+    def advance(
+        self,
+        now: float,
+        until: float,
+        arrivals: Arrivals = NO_ARRIVALS,
+        first: int = 0,
+        most_steps: int = MOST_STEPS,
+    ) -> tuple[float, int, int]:
+        """Iterate from `now` until `until`, letting in the arrivals number `first` and on at their times.
+
+        No other event may reach the engine before `until` (seconds). Returns the time reached, the
+        number of the next arrival to come, and why: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED
+        after `most_steps` iterations, or earlier for ended requests, steps or the log to be taken.
+        """
+        while True:
+            now, first, why = advance(
+                self.state, self._cost, now, until, most_steps, arrivals.rows, first, *arrivals[1:]
+            )
+            if why != NO_ROOM:
+                return now, first, why
+            self._make_room(arrivals.rows[first : first + 1])
 
     def launch(self, now: float) -> tuple[int, bool]:
         """First half of `step`, for those who want to see a batch before its output is processed.

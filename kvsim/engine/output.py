@@ -22,7 +22,7 @@ from kvsim.cache.state import (
     RUNNING,
     ZERO,
 )
-from kvsim.compiled import compiled, compiled_inline, compiled_part
+from kvsim.compiled import compiled, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.encoder_cache import forget_schedule, free_all_encoder_inputs, free_passed_encoder_inputs
 from kvsim.engine.queues import index_in_running, remove_running_at, remove_waiting
 from kvsim.tokens import mix64
@@ -68,6 +68,7 @@ def _end_request(eng, r, status, now):
         q["next_waiting"][s["last_finished"][0]] = r
     s["last_finished"][0] = r
     s["finished_to_flush"][0] += 1
+    s["num_finished"][0] += 1
 
 
 @compiled_part
@@ -82,6 +83,7 @@ def finish_request(eng, r, status, now):
 
 @compiled
 def abort_request(eng, r, now):
+    eng.kv.pool.scalars["now"][0] = now
     finish_request(eng, r, FINISHED_ABORTED, now)
 
 
@@ -204,7 +206,7 @@ def _process_request(eng, r, entry, i, now):
     return _update_with_output_016(eng, r, num_sampled, now)
 
 
-@compiled_part
+@compiled_inline
 def _drop_finished_from_running(eng):
     s, kept = eng.scalars, 0
     for i in range(s["num_running"][0]):
@@ -233,10 +235,11 @@ def _propose_drafts(eng, entry, num_reqs):
             q["num_spec_tokens"][r] = drafts
 
 
-@compiled_part
+@compiled_once
 def update_from_output(eng, now):
     """Process the oldest batch in flight, which ended at `now`."""
     s, q = eng.scalars, eng.kv.requests
+    eng.kv.pool.scalars["now"][0] = now
     b = s["first_batch"][0]
     entry, num_reqs = eng.scheduled[b], eng.batches["num_reqs"][b]
     any_finished = False

@@ -4,7 +4,7 @@ Followed: vLLM 0.33.0 `v1/core/sched/request_queue.py`. Under `fcfs` the queue i
 `priority` it is kept in the order (priority, arrival time, order of addition).
 """
 
-from kvsim.cache.state import NONE
+from kvsim.cache.state import NONE, NUM_REASONS
 from kvsim.compiled import compiled, compiled_part
 from kvsim.engine.state import PRIORITY
 
@@ -25,6 +25,8 @@ def _insert_waiting(eng, r, before):
     else:
         q["prev_waiting"][before] = r
     s["num_waiting"][0] += 1
+    for k in range(NUM_REASONS):  # until it leaves: minus the steps counted for all before it came
+        q["waiting_steps"][r, k] -= s["waiting_steps"][0, k]
 
 
 @compiled_part
@@ -40,6 +42,8 @@ def remove_waiting(eng, r):
     else:
         q["prev_waiting"][after] = before
     s["num_waiting"][0] -= 1
+    for k in range(NUM_REASONS):
+        q["waiting_steps"][r, k] += s["waiting_steps"][0, k]
 
 
 @compiled_part

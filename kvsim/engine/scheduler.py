@@ -4,6 +4,8 @@ Followed: vLLM 0.33.0 `v1/core/sched/scheduler.py` (`schedule`, `_preempt_reques
 `_update_after_schedule`) and `async_scheduler.py`; 0.16.0 where the scalars say so.
 """
 
+import numpy as np
+
 from kvsim.cache.event_log import log
 from kvsim.cache.kv_cache_manager import (
     allocate_slots,
@@ -11,11 +13,21 @@ from kvsim.cache.kv_cache_manager import (
     full_sequence_fits,
     get_computed_blocks,
     lookup_enabled,
+    num_blocks_held,
     record_stats,
     slots_are_held,
 )
-from kvsim.cache.state import LOG_PREEMPTED, NO_HASH, NONE, PREEMPTED, RUNNING, WAITING, ZERO
-from kvsim.compiled import compiled, compiled_inline, compiled_part
+from kvsim.cache.state import (
+    LOG_PREEMPTED,
+    NO_HASH,
+    NONE,
+    NUM_REASONS,
+    PREEMPTED,
+    RUNNING,
+    WAITING,
+    ZERO,
+)
+from kvsim.compiled import compiled, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.batch import add_to_batch, new_batch_index, schedule_encoder, take_from_batch
 from kvsim.engine.encoder_cache import (
     forget_schedule,
@@ -32,7 +44,25 @@ from kvsim.engine.queues import (
 )
 from kvsim.engine.state import CONTINUED, NEW, PRIORITY, RESUMED
 
+NO_ROOM, PREEMPTION, QUEUE_HEAD, SEQUENCE_LIMIT = map(np.int64, range(4))  # as in REASONS
+TOKEN_BUDGET, ENCODER_BUDGET, LORA_LIMIT, OUTPUT_IN_FLIGHT = map(np.int64, range(4, NUM_REASONS))
+
 # ---------------------------------------------------------------- preemption
+
+
+@compiled_part
+def _count_losses(eng, r, num_computed, num_blocks):
+    """Note what a preemption costs: blocks, computed tokens. What is hit on return is not lost after all."""
+    s, q = eng.scalars, eng.kv.requests
+    q["num_preempted_blocks"][r] += num_blocks
+    q["num_lost_tokens"][r] += num_computed
+    s["num_preempted_blocks"][0] += num_blocks
+    s["num_lost_tokens"][0] += num_computed
+    # Its return counted everything up to the most computed before; it did not get that far.
+    not_recomputed = max(q["most_computed_tokens"][r] - num_computed, 0)
+    q["num_recomputed_tokens"][r] -= not_recomputed
+    s["num_recomputed_tokens"][0] -= not_recomputed
+    q["most_computed_tokens"][r] = max(q["most_computed_tokens"][r], num_computed)
 
 
 @compiled_part
@@ -43,8 +73,8 @@ def preempt(eng, r, drop_stale_output):
     no longer moves the counters that preemption resets.
     """
     q = eng.kv.requests
-    q["num_recomputed_tokens"][r] += q["num_computed_tokens"][r]
-    eng.scalars["num_recomputed_tokens"][0] += q["num_computed_tokens"][r]
+    num_computed, num_blocks = q["num_computed_tokens"][r], num_blocks_held(eng.kv, r)
+    _count_losses(eng, r, num_computed, num_blocks)
     free_request(eng.kv, r)
     free_all_encoder_inputs(eng, r)
     forget_schedule(eng, r)
@@ -58,7 +88,7 @@ def preempt(eng, r, drop_stale_output):
         q["num_output_placeholders"][r] = 0
     q["num_preemptions"][r] += 1
     eng.scalars["num_preemptions"][0] += 1
-    log(eng.kv.pool, LOG_PREEMPTED, ZERO, q["uid"][r], ZERO, ZERO, NO_HASH, NO_HASH)
+    log(eng.kv.pool, LOG_PREEMPTED, ZERO, q["uid"][r], num_blocks, num_computed, NO_HASH, NO_HASH)
     prepend_waiting(eng, r)
 
 
@@ -130,7 +160,7 @@ def _allocate_or_preempt(eng, r, num_new, index):
     return True, index
 
 
-@compiled_part
+@compiled_once
 def _schedule_running(eng):
     s, q = eng.scalars, eng.kv.requests
     index = ZERO
@@ -242,6 +272,10 @@ def _admit(eng, r, hit, num_new, num_spec, num_embeds, now):
     if q["num_cached_tokens"][r] < 0:
         q["num_cached_tokens"][r] = hit
         q["first_scheduled_time"][r] = now
+    if origin == RESUMED:
+        recomputed = max(q["most_computed_tokens"][r] - hit, 0)
+        q["num_recomputed_tokens"][r] += recomputed
+        eng.scalars["num_recomputed_tokens"][0] += recomputed
     add_to_batch(eng, r, num_new, num_spec, origin)
     schedule_encoder(eng, r, num_embeds)
 
@@ -251,7 +285,8 @@ def _schedule_waiting(eng, now):
     """Admit from the head of the queue until something does not fit.
 
     Requests that cannot run now for reasons of their own (LoRA limit, encoder input, output in
-    flight) are passed over and keep their place.
+    flight) are passed over and keep their place. Returns why the scan ended, and the first
+    request that it did not reach.
     """
     s, q = eng.scalars, eng.kv.requests
     num_loras = _loras_in_use(eng) if s["max_loras"][0] else ZERO
@@ -261,35 +296,67 @@ def _schedule_waiting(eng, now):
         r = following
         following = q["next_waiting"][r]
         if q["num_stale_output_tokens"][r] > 0 and q["drop_stale_output"][r] == 0:
+            q["waiting_reason"][r] = OUTPUT_IN_FLIGHT
             continue
         if _exceeds_max_loras(eng, r, num_loras):
+            q["waiting_reason"][r] = LORA_LIMIT
             continue
         hit = get_computed_blocks(eng.kv, r)
         num_new, num_spec = _tokens_for_waiting(eng, r, hit)
         if num_new < 0:
-            break
+            q["waiting_reason"][r] = TOKEN_BUDGET
+            return QUEUE_HEAD, following
         num_embeds = ZERO
         if q["num_features"][r] > 0:
             num_new, num_embeds = try_schedule_encoder_inputs(eng, r, hit, num_new)
             if num_new == 0:
+                q["waiting_reason"][r] = ENCODER_BUDGET
                 if s["blocked_encoder_input_is_skipped"][0]:
                     continue
-                break
+                return QUEUE_HEAD, following
         watermark = eng.kv.pool.scalars["watermark_blocks"][0] if s["num_running"][0] > 0 else ZERO
         fits = s["full_sequence_must_fit"][0] == 0 or full_sequence_fits(eng.kv, r, hit, watermark)
         if not fits or not allocate_slots(eng.kv, r, num_new, hit, lookahead, watermark):
             forget_schedule(eng, r)
             free_all_encoder_inputs(eng, r)
-            break
+            q["waiting_reason"][r] = NO_ROOM
+            return QUEUE_HEAD, following
         _admit(eng, r, hit, num_new, num_spec, num_embeds, now)
         if s["max_loras"][0]:
             num_loras = _add_lora(eng, num_loras, q["lora"][r])
+    if s["token_budget"][0] <= 0:
+        return TOKEN_BUDGET, following
+    return SEQUENCE_LIMIT, following
+
+
+@compiled_part
+def _note_waiting(eng, reason, unreached):
+    """One more step for everyone in the queue: up to `unreached` for its own reason, from there for `reason`.
+
+    A long queue is not walked: what all share is counted once (`queues` takes the difference when a
+    request leaves), and set right for those before `unreached`.
+    """
+    s, q = eng.scalars, eng.kv.requests
+    s["unreached"][0], s["unreached_reason"][0] = unreached, reason
+    s["waiting_steps"][0, reason] += 1
+    s["waiting_now"][0, :] = 0
+    s["waiting_now"][0, reason] = s["num_waiting"][0]
+    r = s["waiting_head"][0]
+    while r != unreached:
+        own = q["waiting_reason"][r]
+        q["waiting_steps"][r, own] += 1
+        q["waiting_steps"][r, reason] -= 1
+        s["waiting_now"][0, own] += 1
+        s["waiting_now"][0, reason] -= 1
+        r = q["next_waiting"][r]
+    for k in range(NUM_REASONS):
+        s["waiting_request_steps"][0, k] += s["waiting_now"][0, k]
 
 
 # ---------------------------------------------------------------- the step
 
 
-@compiled_part
+@compiled_inline
 def _update_after_schedule(eng):
     """Count the scheduled tokens as computed before the output is known."""
     s, q = eng.scalars, eng.kv.requests
@@ -311,11 +378,13 @@ def _update_after_schedule(eng):
     s["finished_to_flush"][0] = 0
 
 
-@compiled_part
+@compiled_once
 def schedule(eng, now):
     """Decide the next batch and append it to the batches in flight; its number of tokens."""
     s = eng.scalars
     s["current_step"][0] += 1
+    eng.kv.pool.scalars["step"][0] = s["current_step"][0]
+    eng.kv.pool.scalars["now"][0] = now
     b = new_batch_index(eng)
     s["new_batch"][0] = b
     eng.batches["num_reqs"][b] = 0
@@ -328,14 +397,19 @@ def schedule(eng, now):
     lone = s["num_running"][0] + s["num_waiting"][0] <= 1 and s["lone_request_ignores_threshold"][0] != 0
     s["prefill_threshold"][0] = 0 if lone else s["long_prefill_token_threshold"][0]
     _schedule_running(eng)
-    if s["preempted_in_step"][0] == 0:
-        _schedule_waiting(eng, now)
+    if s["preempted_in_step"][0] > 0:
+        _note_waiting(eng, PREEMPTION, s["waiting_head"][0])
+    elif s["num_waiting"][0] > 0:
+        reason, unreached = _schedule_waiting(eng, now)
+        _note_waiting(eng, reason, unreached)
+    else:
+        s["waiting_now"][0, :] = 0
     _update_after_schedule(eng)
     s["num_batches"][0] += 1
     return eng.batches["num_tokens"][b]
 
 
-@compiled_part
+@compiled_inline
 def has_requests(eng):
     """Unfinished requests, or finished ones that the next step still has to report."""
     s = eng.scalars

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.state import KVState
+from kvsim.cache.state import NUM_REASONS, REASONS, KVState
 
 FCFS, PRIORITY = map(np.int64, range(2))
 
@@ -54,6 +54,9 @@ ENGINE_DTYPE = np.dtype(
         ("waiting_tail", "i8"),
         ("first_finished", "i8"),  # ended requests whose record has not been collected
         ("last_finished", "i8"),
+        ("num_finished", "i8"),
+        ("waiting_steps", "i8", (NUM_REASONS,)),  # scans of the queue that ended for each reason
+        ("end_of_features", "i8"),
         ("finished_to_flush", "i8"),
         # the step being scheduled
         ("new_batch", "i8"),  # its place in the ring
@@ -79,7 +82,20 @@ ENGINE_DTYPE = np.dtype(
         ("busy_until", "f8"),
         ("num_steps", "i8"),
         ("num_preemptions", "i8"),
+        ("num_preempted_blocks", "i8"),
+        ("num_lost_tokens", "i8"),
         ("num_recomputed_tokens", "i8"),
+        ("waiting_request_steps", "i8", (NUM_REASONS,)),
+        # rows of steps
+        ("num_step_rows", "i8"),
+        # the latest scan of the queue: requests by reason, the first one not reached, and its reason
+        ("waiting_now", "i8", (NUM_REASONS,)),
+        ("unreached", "i8"),
+        ("unreached_reason", "i8"),
+        ("queries_before", "i8"),
+        ("hits_before", "i8"),
+        ("cached_before", "i8"),
+        ("evicted_before", "i8"),
         ("prompt_tokens", "i8"),
         ("generation_tokens", "i8"),
         ("scheduled_tokens", "i8"),
@@ -142,6 +158,32 @@ ENCODER_ENTRY_DTYPE = np.dtype(
 )
 
 
+# One batch with tokens; `kvsim.results` has units and meanings.
+STEP_DTYPE = np.dtype(
+    [
+        ("step", "i8"),
+        ("start_time", "f8"),
+        ("end_time", "f8"),
+        ("num_reqs", "i8"),
+        ("num_new_reqs", "i8"),
+        ("num_resumed_reqs", "i8"),
+        ("num_tokens", "i8"),
+        ("num_prefill_tokens", "i8"),
+        ("num_encoder_tokens", "i8"),
+        ("num_spec_tokens", "i8"),
+        ("num_preempted", "i8"),
+        ("num_running", "i8"),
+        ("num_waiting", "i8"),
+        ("num_blocks_used", "i8"),
+        *((f"waiting_{reason}", "i8") for reason in REASONS),
+        ("prefix_cache_queries", "i8"),
+        ("prefix_cache_hits", "i8"),
+        ("blocks_cached", "i8"),
+        ("blocks_evicted", "i8"),
+    ]
+)
+
+
 SEAT_DTYPE = np.dtype(
     [
         ("running", "i8"),  # request slots in running order
@@ -154,7 +196,8 @@ class EngineState(NamedTuple):
     """One engine.
 
     seats (max_num_seqs + 1,); batches (queue_depth,) and scheduled (queue_depth, max_num_seqs):
-    batches in flight, a ring; features: images and acceptance patterns of live requests.
+    batches in flight, a ring; features: images and acceptance patterns of live requests; steps:
+    STEP_DTYPE rows not yet taken, room for none if they are not wanted.
     """
 
     kv: KVState
@@ -164,3 +207,4 @@ class EngineState(NamedTuple):
     scheduled: NDArray[np.void]
     features: NDArray[np.void]
     encoder_cache: NDArray[np.void]
+    steps: NDArray[np.void]

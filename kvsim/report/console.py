@@ -1,16 +1,22 @@
 """The summary on a terminal."""
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
-
-from rich.console import Console
-from rich.text import Text
 
 from kvsim.results import glance
 
 
-def print_summary(metrics: Mapping[str, Any], console: Console) -> None:
-    """The lines of `glance.text`, coloured where the console can."""
+def print_summary(metrics: Mapping[str, Any]) -> None:
+    """The lines of `glance.text`, coloured where the reader can see that."""
+    if not sys.stdout.isatty() and "FORCE_COLOR" not in os.environ:
+        print(glance.text(metrics))  # the library that colours takes a while to load
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
     bold = {glance.title(metrics)}
     dim = set(glance.notes(metrics))
     for line in glance.text(metrics).splitlines():

@@ -1,28 +1,49 @@
 """Flat records of a run, the summary computed from them, and the folder that holds both."""
 
 from kvsim.results.caching_metrics import CachingMetrics
-from kvsim.results.columns import ABORTED, COLUMNS, FINISHED, REASONS, REFUSED, UNFINISHED, Column
-from kvsim.results.log import MemorySink, RequestLog, Sink
-from kvsim.results.result import FolderSink, RunResult
-from kvsim.results.store import ParquetSink, ResultsError, folder_name, replacing
+from kvsim.results.columns import (
+    ABORTED,
+    COLUMNS,
+    EVENT_COLUMNS,
+    FINISHED,
+    REASONS,
+    REFUSED,
+    STEP_COLUMNS,
+    UNFINISHED,
+    WAITING_REASONS,
+    Column,
+)
+from kvsim.results.event_log import EventLog
+from kvsim.results.log import RequestLog
+from kvsim.results.recorded import ManyRowsWarning, StepLog
+from kvsim.results.result import RunResult
+from kvsim.results.sinks import MemorySink, ParquetSink, Sink, Sinks, Tables
+from kvsim.results.store import ResultsError, folder_name, replacing
 from kvsim.results.summary import summarize
 
 __all__ = [
     "ABORTED",
     "COLUMNS",
+    "EVENT_COLUMNS",
     "FINISHED",
     "REASONS",
     "REFUSED",
+    "STEP_COLUMNS",
     "UNFINISHED",
+    "WAITING_REASONS",
     "CachingMetrics",
     "Column",
-    "FolderSink",
+    "EventLog",
+    "ManyRowsWarning",
     "MemorySink",
     "ParquetSink",
     "RequestLog",
     "ResultsError",
     "RunResult",
     "Sink",
+    "Sinks",
+    "StepLog",
+    "Tables",
     "folder_name",
     "replacing",
     "summarize",

@@ -1,20 +1,30 @@
-"""The per-request record: which columns it has, their units, and how rows become a table.
+"""The tables of a run: which columns they have, their units and what they mean.
 
-Times are simulated seconds since the start of the run; an empty cell means that the
-request never got that far.
+Times are simulated seconds since the start of the run; an empty cell means that there is nothing to
+tell, such as the first token of a request that never got one.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-STATUSES = ("unfinished", "finished", "refused", "aborted")
+STATUSES = ("unfinished", "finished", "refused", "aborted")  # told apart by their first letters
 UNFINISHED, FINISHED, REFUSED, ABORTED = range(4)
 # How a request ended, in vLLM's words (v1/engine/__init__.py, 0.33); where it stood at the horizon.
 REASONS = (None, "stop", "length", "abort", "error", "waiting", "preempted", "running")
+
+# Why a request waits in a step -> what that means; in the order of the engine's numbers.
+WAITING_REASONS = {
+    "no_room": "the KV cache has no room for it",
+    "preemption": "a request was preempted in the step, so none is admitted",
+    "queue_head": "it stands behind one that cannot be admitted",
+    "sequence_limit": "max_num_seqs requests run",
+    "token_budget": "the step's max_num_batched_tokens are used up",
+    "encoder_budget": "the step's encoder budget is used up, or the encoder cache is full",
+    "lora_limit": "the step has max_loras adapters",
+    "output_in_flight": "it was preempted, and its output of a step in flight is still to come",
+}
 
 # What is kept of a request while the run goes on; NaN marks an instant not reached.
 ROW = np.dtype(
@@ -27,7 +37,10 @@ ROW = np.dtype(
         ("num_output_tokens", "i8"),
         ("num_cached_tokens", "i8"),
         ("num_preemptions", "i4"),
+        ("num_preempted_blocks", "i8"),
+        ("num_lost_tokens", "i8"),
         ("num_recomputed_tokens", "i8"),
+        *((f"waiting_steps_{reason}", "i4") for reason in WAITING_REASONS),
         ("instance", "i4"),
         ("status", "u1"),
         ("reason", "u1"),
@@ -37,7 +50,7 @@ ROW = np.dtype(
 
 @dataclass(frozen=True)
 class Column:
-    """One column of ``requests.parquet``."""
+    """One column of a table; `unit` is empty for numbers without one and for text."""
 
     name: str
     type: pa.DataType
@@ -45,69 +58,95 @@ class Column:
     meaning: str
 
 
-_SECONDS, _COUNT, _TEXT = pa.float64(), pa.int64(), pa.string()
+SECONDS, FRACTION, COUNT, SMALL, TEXT = pa.float64(), pa.float64(), pa.int64(), pa.int32(), pa.string()
 
 COLUMNS = (
-    Column("request_id", _TEXT, "", "name of the request"),
-    Column("arrival_time", _SECONDS, "s", "when it reached the server"),
-    Column("status", _TEXT, "", "finished, refused (can never fit), aborted, or unfinished at the horizon"),
+    Column("request_id", TEXT, "", "name of the request"),
+    Column("arrival_time", SECONDS, "s", "when it reached the server"),
+    Column("status", TEXT, "", "finished, refused (can never fit), aborted, or unfinished at the horizon"),
     Column(
-        "reason",
-        _TEXT,
-        "",
-        "refusal in words; length or stop; if unfinished: running, waiting or preempted",
+        "reason", TEXT, "", "refusal in words; length or stop; if unfinished: running, waiting or preempted"
     ),
-    Column("instance", pa.int32(), "", "number of the serving instance, -1 if none took it"),
-    Column("first_scheduled_time", _SECONDS, "s", "start of the first step that computed it"),
-    Column("first_token_time", _SECONDS, "s", "when its first output token was out"),
-    Column("finish_time", _SECONDS, "s", "when its last output token was out"),
-    Column("num_prompt_tokens", _COUNT, "tokens", "length of the prompt, image placeholders included"),
-    Column("num_output_tokens", _COUNT, "tokens", "output tokens generated"),
-    Column("num_cached_tokens", _COUNT, "tokens", "prompt tokens hit in the prefix cache at first admission"),
-    Column("num_preemptions", pa.int32(), "", "how often it lost its blocks and started over"),
-    Column("num_recomputed_tokens", _COUNT, "tokens", "computed tokens that preemptions threw away"),
-    Column("queue_time", _SECONDS, "s", "first_scheduled_time - arrival_time"),
-    Column("ttft", _SECONDS, "s", "time to first token: first_token_time - arrival_time"),
-    Column("tpot", _SECONDS, "s", "time per output token after the first; empty for a single token"),
-    Column("e2e", _SECONDS, "s", "finish_time - arrival_time"),
+    Column("instance", SMALL, "", "number of the serving instance, -1 if none took it"),
+    Column("first_scheduled_time", SECONDS, "s", "start of the first step that computed it"),
+    Column("first_token_time", SECONDS, "s", "when its first output token was out"),
+    Column("finish_time", SECONDS, "s", "when its last output token was out"),
+    Column("num_prompt_tokens", COUNT, "tokens", "length of the prompt, image placeholders included"),
+    Column("num_output_tokens", COUNT, "tokens", "output tokens generated"),
+    Column("num_cached_tokens", COUNT, "tokens", "prompt tokens hit in the prefix cache at first admission"),
+    Column("num_preemptions", SMALL, "", "how often it lost its blocks and started over"),
+    Column("num_preempted_blocks", COUNT, "blocks", "blocks that it lost so"),
+    Column("num_lost_tokens", COUNT, "tokens", "computed tokens that it lost so"),
+    Column("num_recomputed_tokens", COUNT, "tokens", "tokens computed a second time because of it"),
+    *(
+        Column(f"waiting_steps_{reason}", SMALL, "steps", f"steps in which it waited because {meaning}")
+        for reason, meaning in WAITING_REASONS.items()
+    ),
+    Column("queue_time", SECONDS, "s", "first_scheduled_time - arrival_time"),
+    Column("ttft", SECONDS, "s", "time to first token: first_token_time - arrival_time"),
+    Column("tpot", SECONDS, "s", "time per output token after the first; empty for a single token"),
+    Column("e2e", SECONDS, "s", "finish_time - arrival_time"),
 )
-SCHEMA = pa.schema([pa.field(column.name, column.type) for column in COLUMNS])
+
+# One row per batch that computed something; as `kvsim.engine.state.STEP_DTYPE`, with what follows from it.
+STEP_COLUMNS = (
+    Column("instance", SMALL, "", "number of the serving instance"),
+    Column("step", COUNT, "", "number of the step, counted by the instance"),
+    Column("start_time", SECONDS, "s", "when the batch was scheduled and began"),
+    Column("end_time", SECONDS, "s", "when its output was there"),
+    Column("duration", SECONDS, "s", "end_time - start_time"),
+    Column("num_reqs", SMALL, "requests", "in the batch"),
+    Column("num_new_reqs", SMALL, "requests", "of them admitted for the first time"),
+    Column("num_resumed_reqs", SMALL, "requests", "of them back after a preemption"),
+    Column("num_tokens", SMALL, "tokens", "computed by the model in the batch"),
+    Column("num_prefill_tokens", SMALL, "tokens", "of them not decoding: prompts, and what is recomputed"),
+    Column("num_encoder_tokens", SMALL, "tokens", "picture tokens that the vision encoder computed"),
+    Column("num_spec_tokens", SMALL, "tokens", "draft tokens in the batch"),
+    Column("num_preempted", SMALL, "requests", "that lost their blocks in this step"),
+    Column("num_running", SMALL, "requests", "running after scheduling"),
+    Column("num_waiting", SMALL, "requests", "waiting after scheduling"),
+    Column("num_blocks_used", SMALL, "blocks", "of the pool that requests hold"),
+    Column("kv_cache_usage_perc", FRACTION, "0..1", "their share of the pool"),
+    *(
+        Column(f"waiting_{reason}", SMALL, "requests", f"waiting because {meaning}")
+        for reason, meaning in WAITING_REASONS.items()
+    ),
+    Column("prefix_cache_queries", COUNT, "tokens", "looked up in the prefix cache in this step"),
+    Column("prefix_cache_hits", COUNT, "tokens", "of them found"),
+    Column("blocks_cached", SMALL, "blocks", "that became reusable in this step"),
+    Column("blocks_evicted", SMALL, "blocks", "that lost their cached content in this step"),
+)
+
+EVENT_KINDS = (
+    "stored",
+    "stored_partial",
+    "evicted",
+    "key_removed",
+    "cleared",
+    "lookup",
+    "preempted",
+    "finished",
+)
+EVENT_COLUMNS = (
+    Column("instance", SMALL, "", "number of the serving instance"),
+    Column("step", COUNT, "", "number of the step, counted by the instance"),
+    Column("time", SECONDS, "s", "when it happened"),
+    Column("kind", TEXT, "", "what happened, see below"),
+    Column("request", COUNT, "", "row of the request in requests.parquet, from 0; empty if it is about none"),
+    Column("group_id", SMALL, "", "number of the KV cache group, from 0"),
+    Column("block_id", SMALL, "", "number of the block"),
+    Column("block_index", SMALL, "", "which block of its request that is, from 0"),
+    Column("block_hash", TEXT, "", "first 16 bytes of vLLM's block hash, as 32 hex digits"),
+    Column("num_tokens", COUNT, "tokens", "hit (lookup), covered (stored_partial), lost (preempted)"),
+    Column("num_blocks", SMALL, "blocks", "lost (preempted)"),
+    Column("reason", TEXT, "", "how the request ended (finished): stop, length, abort or error"),
+)
+# Only in the DataFrame: the request's name, looked up in the table of requests.
+REQUEST_ID_OF_EVENT = Column("request_id", TEXT, "", "name of the request (joined by `RunResult.events`)")
 
 
-def new_rows(count: int) -> NDArray[np.void]:
-    """`count` rows in which nothing has happened yet."""
-    rows = np.zeros(count, ROW)
-    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
-        rows[name] = np.nan
-    rows["instance"] = -1
-    return rows
+def schema(columns: tuple[Column, ...]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
 
 
-def derived(rows: NDArray[np.void]) -> dict[str, NDArray[np.float64]]:
-    """Latencies from the instants of each row, in seconds; NaN where not reached."""
-    arrival, first, finish = rows["arrival_time"], rows["first_token_time"], rows["finish_time"]
-    later_tokens = np.where(rows["num_output_tokens"] > 1, rows["num_output_tokens"] - 1.0, np.nan)
-    return {
-        "queue_time": rows["first_scheduled_time"] - arrival,
-        "ttft": first - arrival,
-        "tpot": (finish - first) / later_tokens,
-        "e2e": finish - arrival,
-    }
-
-
-def to_table(rows: NDArray[np.void], request_ids: list[str], refusals: dict[int, str]) -> pa.Table:
-    """Rows as an Arrow table with the columns of `COLUMNS`; NaN becomes an empty cell.
-
-    `refusals` holds the reason of each refused row by its index.
-    """
-    values: dict[str, Any] = {name: rows[name] for name in ROW.names or ()}
-    values |= derived(rows)
-    reasons = [REASONS[code] for code in rows["reason"]]
-    for index, text in refusals.items():
-        reasons[index] = text
-    values |= {"request_id": request_ids, "reason": reasons}
-    values["status"] = [STATUSES[code] for code in rows["status"]]
-    arrays = [
-        pa.array(values[column.name], column.type, from_pandas=column.type == _SECONDS) for column in COLUMNS
-    ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+SCHEMA, STEP_SCHEMA, EVENT_SCHEMA = map(schema, (COLUMNS, STEP_COLUMNS, EVENT_COLUMNS))

@@ -10,6 +10,17 @@ LATENCIES = (
     ("Queue", "vllm:request_queue_time_seconds"),
 )
 LATENCY_HEADER = ("latency, ms", "mean", "p50", "p90", "p95", "p99")
+# By reason, see `WAITING_REASONS`.
+WAITING_WORDS = {
+    "no_room": "no room in the KV cache",
+    "preemption": "a preemption in the step",
+    "queue_head": "behind a request that cannot be admitted",
+    "sequence_limit": "max_num_seqs reached",
+    "token_budget": "token budget used up",
+    "encoder_budget": "encoder budget used up",
+    "lora_limit": "max_loras reached",
+    "output_in_flight": "preempted, output still in flight",
+}
 GIB = 2**30
 
 
@@ -17,28 +28,32 @@ def facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Label and text of each line above the latency table."""
     rows = [
         ("Requests", _requests(metrics)),
+        *_warm_up(metrics),
         ("Tokens", _tokens(metrics)),
         ("Prefix cache hit rate", _hit_rate(metrics)),
         ("KV cache usage", _usage(metrics)),
         ("Evictions", f"{metrics.get('blocks_evicted', 0):,} cached blocks evicted"),
         ("Preemptions", _preemptions(metrics)),
+        ("Waiting", _waiting(metrics)),
         ("Simulated", _duration(metrics)),
+        *_goodput(metrics),
     ]
     refusals = metrics.get("refusals", {})
     return rows + [("Refused", f"{count:,} x {kind}") for kind, count in refusals.items()]
 
 
-def latency_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """One row per latency, under `LATENCY_HEADER`."""
+def latency_table(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A header and one row per latency."""
     figures = LATENCY_HEADER[1:]
-    return [(label, *(milliseconds(metrics[name][key]) for key in figures)) for label, name in LATENCIES]
+    rows = [(label, *(milliseconds(metrics[name][key]) for key in figures)) for label, name in LATENCIES]
+    return [LATENCY_HEADER, *rows]
 
 
 def text(metrics: Mapping[str, Any]) -> str:
     """The whole summary in plain text."""
     lines = [title(metrics), *notes(metrics), ""]
     lines += [f"{label:<22}{value}" for label, value in facts(metrics)]
-    rows = [LATENCY_HEADER, *latency_rows(metrics)]
+    rows = latency_table(metrics)
     lines += ["", *(f"{row[0]:<14}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows)]
     return "\n".join(lines)
 
@@ -65,7 +80,9 @@ def gib(num_bytes: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{fraction:.1%}"
+    if fraction is None:
+        return "-"
+    return "<0.1%" if 0 < fraction < 0.0005 else f"{fraction:.1%}"
 
 
 def _requests(metrics: Mapping[str, Any]) -> str:
@@ -97,8 +114,52 @@ def _usage(metrics: Mapping[str, Any]) -> str:
 
 
 def _preemptions(metrics: Mapping[str, Any]) -> str:
-    count, lost = metrics.get("vllm:num_preemptions", 0), metrics.get("num_recomputed_tokens", 0)
-    return f"{count:,}" + (f" ({lost:,} computed tokens thrown away)" if count else "")
+    count = metrics.get("vllm:num_preemptions", 0)
+    if not count:
+        return "0"
+    tax = metrics["recompute_tax"]
+    victims = _counted(metrics["num_preempted_requests"], "request")
+    blocks, tokens = metrics["num_preempted_blocks"], metrics["num_lost_tokens"]
+    again = f"{metrics['num_recomputed_tokens']:,} computed again"
+    return f"{count:,}, of {victims}; {blocks:,} blocks with {tokens:,} computed tokens lost, {again}" + (
+        f" (recompute tax {tax:.2%} of all tokens computed)" if tax is not None else ""
+    )
+
+
+def _waiting(metrics: Mapping[str, Any]) -> str:
+    steps = {reason: count for reason, count in metrics.get("waiting_steps", {}).items() if count}
+    total = sum(steps.values())
+    if not total:
+        return "no request had to wait for a step"
+    parts = sorted(steps.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{percent(count / total)} {WAITING_WORDS[reason]}" for reason, count in parts)
+    return f"{total:,} request-steps: {shares}"
+
+
+def _warm_up(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    cut = metrics["warm_up"]
+    if not cut["seconds"]:
+        return []
+    left_out = f"{cut['requests_left_out']:,} of {_counted(metrics['requests']['total'], 'request')} left out"
+    return [("Warm-up", f"first {cut['seconds']:,.10g} s cut: {left_out} of latencies, rates and goodput")]
+
+
+def _goodput(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Requests a second within the stated limits, and the share within each."""
+    if not metrics["slo"]:
+        return []
+    rate, limits = metrics["request_goodput"], dict(metrics["slo"])
+    whole = limits.pop("all")["share"]
+    parts = (
+        f"{name.upper()} <= {limit['limit'] * 1e3:,.10g} ms: {percent(limit['share'])}"
+        for name, limit in limits.items()
+    )
+    speed = "-" if rate is None else f"{rate:,.2f}"
+    return [("Goodput", f"{speed} requests per second, {percent(whole)} of finished ({'; '.join(parts)})")]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _duration(metrics: Mapping[str, Any]) -> str:

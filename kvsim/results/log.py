@@ -4,38 +4,16 @@ Memory holds only the chunks that still have a live request, so a run of million
 more than its busiest stretch; the sink gets rows in arrival order whatever the order of ends.
 """
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from kvsim.results.columns import REFUSED, new_rows, to_table
+from kvsim.results.columns import REFUSED
+from kvsim.results.requests import new_rows, to_table
+from kvsim.results.sinks import Sink
 
 CHUNK_ROWS = 65_536
-
-
-class Sink(Protocol):
-    """Where finished chunks go."""
-
-    def write(self, table: pa.Table) -> None: ...
-
-    def read(self, columns: list[str] | None = None) -> pa.Table: ...
-
-
-class MemorySink:
-    """Keeps the tables; about 150 bytes a request."""
-
-    def __init__(self) -> None:
-        self._tables: list[pa.Table] = []
-
-    def write(self, table: pa.Table) -> None:
-        self._tables.append(table)
-
-    def read(self, columns: list[str] | None = None) -> pa.Table:
-        table = pa.concat_tables(self._tables)
-        return table.select(columns) if columns is not None else table
 
 
 class _Chunk:
@@ -57,19 +35,27 @@ class RequestLog:
         self._chunks: dict[int, _Chunk] = {}
         self._next_chunk = 0
 
-    def arrive(self, request_id: str, arrival_time: float, num_prompt_tokens: int) -> int:
-        """Open a row; returns the request's number."""
-        number = self.num_arrived
-        self.num_arrived += 1
-        index, at = divmod(number, self._chunk_rows)
-        if at == 0:
-            self._chunks[index] = _Chunk(self._chunk_rows)
-        chunk = self._chunks[index]
-        chunk.request_ids.append(request_id)
-        chunk.num_live += 1
-        chunk.rows["arrival_time"][at] = arrival_time
-        chunk.rows["num_prompt_tokens"][at] = num_prompt_tokens
-        return number
+    def arrive(
+        self,
+        request_ids: Sequence[str],
+        arrival_times: NDArray[np.float64],
+        num_prompt_tokens: NDArray[np.int64],
+    ) -> int:
+        """Open rows; returns the number of the first."""
+        first, done = self.num_arrived, 0
+        while done < len(request_ids):
+            index, at = divmod(self.num_arrived, self._chunk_rows)
+            if at == 0:
+                self._chunks[index] = _Chunk(self._chunk_rows)
+            count = min(self._chunk_rows - at, len(request_ids) - done)
+            chunk, part = self._chunks[index], slice(done, done + count)
+            chunk.request_ids.extend(request_ids[part])
+            chunk.num_live += count
+            chunk.rows["arrival_time"][at : at + count] = arrival_times[part]
+            chunk.rows["num_prompt_tokens"][at : at + count] = num_prompt_tokens[part]
+            self.num_arrived += count
+            done += count
+        return first
 
     def refuse(self, number: int, reason: str) -> None:
         """End a request that can never fit."""

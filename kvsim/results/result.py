@@ -1,46 +1,59 @@
 """What a run gives back: the same rows and figures as its results folder."""
 
-import html
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.results import glance
-from kvsim.results.log import Sink
-from kvsim.results.store import (
-    REQUESTS,
-    SCENARIO,
-    SUMMARY,
-    ParquetSink,
-    read_requests,
-    read_texts,
-    replacing,
-    write_json,
-    write_text,
-)
+import pyarrow as pa
+
+from kvsim.errors import KvsimError
+from kvsim.results import glance, notebook
+from kvsim.results.columns import COLUMNS, EVENT_COLUMNS, REQUEST_ID_OF_EVENT, STEP_COLUMNS
+from kvsim.results.sinks import Rows, Sinks, Tables
+from kvsim.results.store import SCENARIO, SUMMARY, read_texts, replacing, write_json, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 
 class RunResult:
     """Rows and figures of one finished run.
 
     ``metrics`` is the content of ``summary.json``, ``scenario`` the resolved scenario as
-    YAML text; `requests` and `summary` are DataFrames.
+    YAML text; `requests`, `steps`, `events` and `summary` are DataFrames. `steps` and `events` are
+    there only if the scenario recorded them.
     """
 
-    def __init__(self, scenario: str, metrics: dict[str, Any], sink: "Sink | FolderSink") -> None:
+    def __init__(self, scenario: str, metrics: dict[str, Any], tables: Tables | Sinks) -> None:
         self.scenario = scenario
         self.metrics = metrics
-        self._sink = sink
+        self._tables = Tables(*tables)
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
-        """One row per request in order of arrival; columns and units: `kvsim.results.COLUMNS`."""
-        return self._sink.read().to_pandas()
+        """One row per request in order of arrival; columns and units: `describe_columns`."""
+        return self._tables.requests.read().to_pandas()
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """One row per engine step that computed something. Raises KvsimError if not recorded."""
+        return _recorded("steps", self._tables.steps).read().to_pandas()
+
+    @cached_property
+    def events(self) -> "pd.DataFrame":
+        """One row per event of blocks and requests, in order; with the names of the requests.
+
+        Numbers may be missing (``<NA>``). Raises KvsimError if not recorded.
+        """
+        import pandas as pd
+
+        whole = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+        frame = _recorded("events", self._tables.events).read().to_pandas(types_mapper=whole.get)
+        names = self._tables.requests.read(["request_id"]).to_pandas()["request_id"]
+        place = frame.columns.get_loc("request") + 1
+        frame.insert(place, REQUEST_ID_OF_EVENT.name, frame["request"].map(names))
+        return frame
 
     @cached_property
     def summary(self) -> "pd.DataFrame":
@@ -52,14 +65,25 @@ class RunResult:
         frame.index.name = "metric"
         return frame
 
+    @staticmethod
+    def describe_columns() -> "pd.DataFrame":
+        """Type, unit and meaning of every column of `requests`, `steps` and `events`."""
+        import pandas as pd
+
+        tables = {"requests": COLUMNS, "steps": STEP_COLUMNS, "events": (*EVENT_COLUMNS, REQUEST_ID_OF_EVENT)}
+        rows = [
+            (table, column.name, str(column.type), column.unit, column.meaning)
+            for table, columns in tables.items()
+            for column in columns
+        ]
+        frame = pd.DataFrame(rows, columns=["table", "column", "type", "unit", "meaning"])
+        return frame.set_index(["table", "column"])
+
     def save(self, folder: str | Path) -> Path:
         """Write the results folder, whole or not at all; raises `ResultsError`."""
         target = Path(folder)
-        table = self._sink.read()  # before the swap: the rows may lie in the folder replaced
         with replacing(target) as temporary:
-            sink = ParquetSink(temporary / REQUESTS)
-            sink.write(table)
-            sink.close()
+            self._tables.copy(temporary)  # before the swap: the rows may lie in the folder replaced
             self.write_texts(temporary)
         return target
 
@@ -70,32 +94,24 @@ class RunResult:
 
     @classmethod
     def load(cls, folder: str | Path) -> "RunResult":
-        """Read a results folder; request rows are read when asked for. Raises `ResultsError`."""
+        """Read a results folder; rows are read when asked for. Raises `ResultsError`."""
         scenario, metrics = read_texts(Path(folder))
-        return cls(scenario, metrics, FolderSink(Path(folder)))
+        return cls(scenario, metrics, Tables.of_folder(Path(folder)))
 
     def __repr__(self) -> str:
         return glance.text(self.metrics)
 
     def _repr_html_(self) -> str:
-        facts = "".join(_html_row(row) for row in glance.facts(self.metrics))
-        header = "".join(f"<th>{cell}</th>" for cell in glance.LATENCY_HEADER)
-        body = "".join(_html_row(row) for row in glance.latency_rows(self.metrics))
-        notes = "<br>".join(html.escape(line) for line in glance.notes(self.metrics))
-        return (
-            f"<p><b>{html.escape(glance.title(self.metrics))}</b><br>{notes}</p>"
-            f"<table>{facts}</table><table><tr>{header}</tr>{body}</table>"
+        return notebook.html(self.metrics)
+
+
+def _recorded(table: str, rows: Rows | None) -> Rows:
+    if rows is None:
+        raise KvsimError(
+            f"{table} were not recorded; they are with record: {{{table}: true}} in the scenario, with "
+            f'load_scenario(path, ["record.{table}=true"]), or with kvsim run --record {table}'
         )
-
-
-class FolderSink:
-    """Rows of a results folder on disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def read(self, columns: list[str] | None = None) -> "pa.Table":
-        return read_requests(self._folder, columns)
+    return rows
 
 
 def _summary_rows(name: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -106,7 +122,3 @@ def _summary_rows(name: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]
             yield from _summary_rows(f"{name}.{key}", inner)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield name, {"value": value}
-
-
-def _html_row(cells: tuple[str, ...]) -> str:
-    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"

@@ -11,16 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from kvsim.errors import KvsimError
-from kvsim.results.columns import SCHEMA
 
 if sys.platform != "win32":
     import fcntl
 
-FILES = SCENARIO, SUMMARY, REQUESTS = "scenario.yaml", "summary.json", "requests.parquet"
+SCENARIO, SUMMARY, REQUESTS = "scenario.yaml", "summary.json", "requests.parquet"
+STEPS, EVENTS = "steps.parquet", "events.parquet"  # on request
+FILES = SCENARIO, SUMMARY, REQUESTS, STEPS, EVENTS
 
 
 class ResultsError(KvsimError):
@@ -41,15 +39,15 @@ def replacing(target: Path) -> Iterator[Path]:
     is as it was. A link is followed. Raises `ResultsError` where nothing can be written, and
     rather than throw away files that are not a run's.
     """
-    with _explained(target):
+    with writing(target):
         replacement = _Replacement(Path(os.path.realpath(target)))
         _refuse_foreign(replacement.place)
     _under_way.append(replacement)
     try:
-        with _explained(target):
+        with writing(target):
             replacement.temporary.mkdir(parents=True)
         yield replacement.temporary
-        with _explained(target):
+        with writing(target):
             replacement.swap()
     finally:
         replacement.clean_up()
@@ -93,7 +91,8 @@ _under_way: list[_Replacement] = []
 
 
 @contextmanager
-def _explained(place: Path) -> Iterator[None]:
+def writing(place: Path) -> Iterator[None]:
+    """Within, an OSError becomes a `ResultsError` about `place`."""
     try:
         yield
     except OSError as error:
@@ -127,37 +126,12 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class ParquetSink:
-    """Streams chunks to ``requests.parquet``; the bytes depend on nothing but the rows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: pq.ParquetWriter | None = None
-        with _explained(path):
-            self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
-
-    def write(self, table: pa.Table) -> None:
-        assert self._writer is not None, "rows after the sink was read"
-        with _explained(self._path):
-            self._writer.write_table(table)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            with _explained(self._path):
-                self._writer.close()
-            self._writer = None
-
-    def read(self, columns: list[str] | None = None) -> pa.Table:
-        self.close()
-        return pq.read_table(self._path, columns=columns)
-
-
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, content: str) -> None:
-    with _explained(path):
+    with writing(path):
         path.write_text(content, encoding="utf-8")
 
 
@@ -170,11 +144,3 @@ def read_texts(folder: Path) -> tuple[str, dict[str, Any]]:
         raise ResultsError(f"{folder} is not a results folder: {error.strerror or error}") from None
     except ValueError as error:
         raise ResultsError(f"{folder} holds a broken file: {error}") from None
-
-
-def read_requests(folder: Path, columns: list[str] | None = None) -> pa.Table:
-    """Request rows of a results folder; raises `ResultsError`."""
-    try:
-        return pq.read_table(folder / REQUESTS, columns=columns)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ResultsError(f"{folder / REQUESTS} cannot be read: {error}") from None

@@ -1,24 +1,21 @@
 """The summary of a run: vLLM's metrics, by vLLM's names and meanings, from flat columns.
 
-Counters and gauges come from the engines' statistics, latencies from the request rows.
-vLLM's names stand in v1/metrics/loggers.py (0.33); what has no counterpart there is named
-without the ``vllm:`` prefix. Distributions are over finished requests only.
+Counters and gauges come from the engines' statistics, latencies from the request rows, which are
+read a chunk at a time. vLLM's names stand in v1/metrics/loggers.py (0.33); what has no counterpart
+there is named without the ``vllm:`` prefix. Distributions are over finished requests only.
 """
 
-import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute
 from numpy.typing import NDArray
 
-from kvsim.results.columns import STATUSES
-from kvsim.results.log import Sink
-
-PERCENTILES = (50, 90, 95, 99)
+from kvsim.results import arrow
+from kvsim.results.columns import WAITING_REASONS
+from kvsim.results.percentiles import distributions
+from kvsim.results.sinks import Rows
+from kvsim.results.tally import MEASURED_BY, TALLIED, Tally
 
 # metric -> the request column it is the distribution of
 DISTRIBUTIONS = {
@@ -43,76 +40,94 @@ VLLM_COUNTERS = {
     "spec_decode_num_draft_tokens",
     "spec_decode_num_accepted_tokens",
 }
+_WAITING = "waiting_steps_"
+# Statistics that an engine may lack.
+_DEFAULTS = {
+    "num_recomputed_tokens": 0,
+    "num_preempted_blocks": 0,
+    "num_lost_tokens": 0,
+    **{f"{_WAITING}{reason}": 0 for reason in WAITING_REASONS},
+}
 
 
-def summarize(head: Mapping[str, Any], stats: Mapping[str, Any], sink: Sink) -> dict[str, Any]:
+def summarize(
+    head: Mapping[str, Any],
+    stats: Mapping[str, Any],
+    requests: Rows,
+    *,
+    slo: Mapping[str, float] | None = None,
+    warm_up: float = 0.0,
+) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
     `head` names the run (scenario, capacity, simulated seconds) and is copied to the top;
-    `stats` holds the engines' counters under vLLM's names without prefix.
+    `stats` holds the engines' counters under vLLM's names without prefix; `slo` limits to ttft,
+    tpot and e2e, in seconds. Requests that arrived before `warm_up` (seconds) count in totals only.
     """
-    status = sink.read(["status", "reason"])
-    ended = _count_statuses(status)
-    duration = head.get("simulated_seconds") or None
+    stats = _DEFAULTS | dict(stats)
+    tally = Tally(warm_up, slo or {})
+    figures = _distributions(requests, tally)
+    seconds = max(head["simulated_seconds"] - warm_up, 0.0)
     return {
         **head,
-        "requests": {"total": sum(ended.values()), **ended},
-        "refusals": _refusals(status),
-        **_counters(stats, ended),
-        **_prompt_tokens(sink),
+        "warm_up": {"seconds": warm_up, "requests_left_out": tally.num_left_out},
+        "requests": {"total": sum(tally.by_status.values()), **tally.by_status},
+        "refusals": dict(tally.refusals),
+        "vllm:request_success": tally.by_status["finished"],
+        **_counters(stats),
+        "vllm:prompt_tokens": tally.prompt_tokens,
+        "vllm:prompt_tokens_cached": tally.cached_tokens,
         "prefix_cache_hit_rate": _ratio(stats.get("prefix_cache_hits"), stats.get("prefix_cache_queries")),
-        "generation_tokens_per_second": _ratio(stats.get("generation_tokens"), duration),
-        "requests_per_second": _ratio(ended["finished"], duration),
-        **_distributions(sink),
+        "num_preempted_requests": tally.num_preempted_requests,
+        "recompute_tax": _ratio(stats["num_recomputed_tokens"], stats.get("scheduled_tokens")),
+        "waiting_steps": {reason: stats[f"{_WAITING}{reason}"] for reason in WAITING_REASONS},
+        "generation_tokens_per_second": _ratio(tally.measured_tokens, seconds),
+        "requests_per_second": _ratio(tally.measured_finished, seconds),
+        **_goodput(tally, slo or {}, seconds),
+        **figures,
     }
 
 
-def distribution(values: NDArray[np.float64]) -> dict[str, float | int | None]:
-    """Count, mean and percentiles (linear interpolation); None where there is no value."""
-    values = values[~np.isnan(values)]
-    names = ["mean", *(f"p{p}" for p in PERCENTILES)]
-    if not len(values):
-        return {"count": 0, **dict.fromkeys(names)}
-    figures = [float(values.mean()), *(float(x) for x in np.percentile(values, PERCENTILES))]
-    return {"count": len(values), **dict(zip(names, figures, strict=True))}
+def _counters(stats: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        f"vllm:{name}" if name in VLLM_COUNTERS else name: value
+        for name, value in stats.items()
+        if not name.startswith(_WAITING)
+    }
 
 
-def refusal_kind(reason: str) -> str:
-    """A reason without its numbers, so that like refusals are counted together."""
-    return re.sub(r"\d[\d,.]*\d|\d", "N", reason)
-
-
-def _count_statuses(table: pa.Table) -> dict[str, int]:
-    seen = Counter(table["status"].to_pylist())
-    return {name: seen[name] for name in ("finished", "refused", "unfinished", "aborted")}
-
-
-def _refusals(table: pa.Table) -> dict[str, int]:
-    refused = table.filter(pa.compute.equal(table["status"], "refused"))
-    return dict(Counter(refusal_kind(reason) for reason in refused["reason"].to_pylist()))
-
-
-def _counters(stats: Mapping[str, Any], ended: Mapping[str, int]) -> dict[str, Any]:
-    named: dict[str, Any] = {"vllm:request_success": ended["finished"]}
-    return named | {(f"vllm:{name}" if name in VLLM_COUNTERS else name): stats[name] for name in stats}
-
-
-def _prompt_tokens(sink: Sink) -> dict[str, int]:
-    """vLLM counts a prompt when its first output token comes (v1/metrics/stats.py, 0.33)."""
-    rows = sink.read(["num_prompt_tokens", "num_cached_tokens", "first_token_time"])
-    began = rows.filter(pa.compute.is_valid(rows["first_token_time"]))
-    totals = (pa.compute.sum(began[name]).as_py() or 0 for name in ("num_prompt_tokens", "num_cached_tokens"))
-    return dict(zip(("vllm:prompt_tokens", "vllm:prompt_tokens_cached"), totals, strict=True))
+def _goodput(tally: Tally, slo: Mapping[str, float], seconds: float) -> dict[str, Any]:
+    """`request_goodput` by vLLM's name (benchmarks/serve.py): requests a second that meet every limit."""
+    if not slo:
+        return {"request_goodput": None, "slo": {}}
+    finished = tally.measured_finished
+    limits = {
+        name: {"limit": limit, "share": _ratio(tally.num_within[name], finished)}
+        for name, limit in slo.items()
+    }
+    return {
+        "request_goodput": _ratio(tally.num_good, seconds),
+        "slo": limits | {"all": {"share": _ratio(tally.num_good, finished)}},
+    }
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _distributions(sink: Sink) -> dict[str, Any]:
-    finished = sink.read(["status"])["status"].to_numpy() == STATUSES[1]
-    out = {}
-    for metric, column in DISTRIBUTIONS.items():
-        values = sink.read([column])[column].to_numpy().astype(np.float64)
-        out[metric] = distribution(values[finished])
-    return out
+def _distributions(requests: Rows, tally: Tally) -> dict[str, Any]:
+    """Of the finished requests that are measured; the first of the readings fills the tally as well."""
+    num_readings = 0
+
+    def chunks(columns: list[str]) -> Iterator[dict[str, NDArray[np.float64]]]:
+        nonlocal num_readings
+        num_readings += 1
+        further = TALLIED if num_readings == 1 else MEASURED_BY
+        for chunk in requests.chunks(list(dict.fromkeys([*columns, *further]))):
+            if num_readings == 1:
+                tally.take(chunk)
+            measured = tally.measured(chunk)
+            yield {name: arrow.floats(chunk.column(name))[measured] for name in columns}
+
+    figures = distributions(chunks, DISTRIBUTIONS.values())
+    return {metric: figures[column] for metric, column in DISTRIBUTIONS.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -16,8 +16,18 @@ from kvsim.workload.checks import FieldError, shown
 _NAME_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 
+class Override(NamedTuple):
+    """A value put in place of the file's: path of the key, plain value, and the option as typed."""
+
+    where: Where
+    value: Any
+    option: str
+
+
 def load_scenario(
-    path: str | Path, overrides: Sequence[str] = (), trace: str | Path | None = None
+    path: str | Path,
+    overrides: Sequence[str | Override] = (),
+    trace: str | Path | None = None,
 ) -> Scenario:
     """Read a scenario file.
 
@@ -27,11 +37,12 @@ def load_scenario(
     path = Path(path)
     source = _Source(path)
     values, source.lines = parse_mapping(read_text(path), str(path))
-    for text in overrides:
-        where = _apply(values, text)
+    for each in overrides:
+        where, value, option = _override(each) if isinstance(each, str) else each
         if where in source.overridden:
-            raise KvsimError(f"--set {text}: {'.'.join(where)} is set twice; give it once")
-        source.overridden[where] = f"--set {text}"
+            raise KvsimError(f"{option}: {'.'.join(where)} is set twice; give it once")
+        _apply(values, where, value, option)
+        source.overridden[where] = option
     if trace is not None:
         _put_trace(values, str(trace), source)
     values.setdefault("name", _default_name(path))
@@ -68,22 +79,25 @@ def _checked(values: dict[str, Any], source: _Source, trace: Path | None) -> Sce
         raise KvsimError(locate(where, error.problem, 0, source.place)) from None
 
 
-def _apply(values: dict[str, Any], text: str) -> Where:
-    """Put one override into the values; returns its path."""
+def _override(text: str) -> Override:
+    """ "section.key=value" of a --set."""
     key, equals, value = text.partition("=")
     where = tuple(part.strip().replace("-", "_") for part in key.split("."))
     if not equals or not all(where):
         raise KvsimError(f"--set {text}: write section.key=value, such as engine.block_size=32")
+    return Override(where, parse_value(value, f"--set {text}"), f"--set {text}")
+
+
+def _apply(values: dict[str, Any], where: Where, value: Any, option: str) -> None:
     section = values
     for part in where[:-1]:
         inner = section.setdefault(part, {})
         if inner is None:
             inner = section[part] = {}
         if not isinstance(inner, dict):
-            raise KvsimError(f"--set {text}: {part} is {shown(inner)}, not a section with keys")
+            raise KvsimError(f"{option}: {part} is {shown(inner)}, not a section with keys")
         section = inner
-    section[where[-1]] = parse_value(value, f"--set {text}")
-    return where
+    section[where[-1]] = value
 
 
 def _put_trace(values: dict[str, Any], trace: str, source: _Source) -> None:

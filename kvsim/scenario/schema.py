@@ -19,6 +19,7 @@ from kvsim.gpu.quantization import served_as
 from kvsim.rules import rules_for
 from kvsim.scenario.defaults import as_field_error, filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section
+from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
 from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError, shown
@@ -87,9 +88,12 @@ class Scenario(Section):
     model_sha256: Annotated[str | None, Field(validate_default=True)] = None
     gpu: Annotated[Text, AfterValidator(_gpu)]
     horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
+    warm_up: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
     workload: Annotated[Any, BeforeValidator(workload_section)]
     engine: EngineSection = Field(default_factory=EngineSection, validate_default=True)
     cluster: ClusterSection = Field(default_factory=ClusterSection)
+    slo: SloSection | None = None
+    record: RecordSection = Field(default_factory=RecordSection)
 
     _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
@@ -119,6 +123,14 @@ class Scenario(Section):
         if value not in (None, digest):
             raise ValueError(f"{path} holds another model, with {digest}")
         return digest
+
+    @field_validator("warm_up")
+    @classmethod
+    def _check_warm_up(cls, value: float, info: ValidationInfo) -> float:
+        horizon = info.data.get("horizon")
+        if horizon is not None and value >= horizon:
+            raise ValueError(f"{value:g} s leave nothing to measure before horizon, {horizon:g} s")
+        return value
 
     @field_validator("workload")
     @classmethod
@@ -156,6 +168,11 @@ class Scenario(Section):
         return served_as(shape, self.vllm_version, self.engine.quantization, self.engine.dtype)
 
     @property
+    def limits(self) -> dict[str, float]:
+        """Limits to ttft, tpot and e2e, in seconds, as far as they are stated."""
+        return self.slo.limits if self.slo else {}
+
+    @property
     def trace_path(self) -> Path | None:
         """The trace file that is replayed, found; None for other workloads."""
         return self._trace.path if self._trace else None
@@ -181,6 +198,9 @@ class Scenario(Section):
             "workload": {"type": type_name(self.workload), **_plain(dataclasses.asdict(self.workload))},
             "cluster": self.cluster.model_dump(),
             "horizon": self.horizon,
+            "warm_up": self.warm_up,
+            "slo": self.slo.model_dump() if self.slo else None,
+            "record": self.record.model_dump(),
         }
 
     def to_yaml(self) -> str:
@@ -191,9 +211,11 @@ class Scenario(Section):
     def scenario_hash(self) -> str:
         """SHA-256 (hex) over the canonical JSON of `resolved`.
 
-        A trace and a config.json count by their content, not by where they lie.
+        A trace and a config.json count by their content, not by where they lie; what is recorded
+        beside the requests does not count, since it changes nothing else.
         """
         values = self.resolved()
+        values.pop("record")
         if self.model_sha256:
             values.pop("model")
         values["workload"].pop("path", None)

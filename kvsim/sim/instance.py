@@ -1,10 +1,8 @@
-"""A serving instance: the process that gives the engine its time, step after step."""
+"""A serving instance: an engine given its time, and its records taken."""
 
-import math
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from kvsim.cache.state import (
@@ -13,16 +11,15 @@ from kvsim.cache.state import (
     FINISHED_LENGTH_CAPPED,
     FINISHED_STOPPED,
     PREEMPTED,
+    REASONS,
     RUNNING,
     WAITING,
 )
-from kvsim.engine.core import IDLE, EngineCore
-from kvsim.results import ABORTED, FINISHED, REASONS, UNFINISHED, RequestLog
+from kvsim.engine.core import PAUSED, Arrivals, EngineCore
+from kvsim.results import ABORTED, FINISHED, UNFINISHED, RequestLog
+from kvsim.results import REASONS as ROW_REASONS
 from kvsim.results.columns import ROW
-from kvsim.sim.source import wait_until
-from kvsim.workload.request import Request
-
-STEPS_PER_COLLECT = 256  # ended requests are fetched from the engine in batches
+from kvsim.sim.recorder import Recorder
 
 # engine status, status of the row, reason
 _ENDS = (
@@ -36,7 +33,7 @@ _ENDS = (
 )
 _STATUS, _REASON = np.zeros((2, 1 + max(int(end[0]) for end in _ENDS)), np.uint8)
 for _code, _status, _reason in _ENDS:
-    _STATUS[_code], _REASON[_code] = _status, REASONS.index(_reason)
+    _STATUS[_code], _REASON[_code] = _status, ROW_REASONS.index(_reason)
 _SAME_FIELDS = (
     "arrival_time",
     "first_scheduled_time",
@@ -44,70 +41,65 @@ _SAME_FIELDS = (
     "finish_time",
     "num_prompt_tokens",
     "num_preemptions",
+    "num_preempted_blocks",
+    "num_lost_tokens",
     "num_recomputed_tokens",
 )
 
 
 class Instance:
-    """One `EngineCore` on the simulated clock.
+    """One `EngineCore` that serves requests on the simulated clock.
 
-    Idle it waits for a request; busy it begins the next step when the engine says that it may.
+    It runs ahead of the clock as far as nothing can reach it, in compiled stretches. Requests have
+    numbers, `uid` = 1 + their row in the log.
     """
 
-    def __init__(self, env: simpy.Environment, core: EngineCore, log: RequestLog, number: int) -> None:
+    def __init__(
+        self, core: EngineCore, log: RequestLog, number: int, horizon: float, recorder: Recorder
+    ) -> None:
         self.core = core
         self.number = number
-        self.busy_until = 0.0  # end of the latest step, seconds
-        self._env = env
+        self.now = 0.0  # when its next iteration begins, seconds
         self._log = log
-        self._numbers: dict[str, int] = {}  # live requests -> their rows in the log
-        self._wake_up: simpy.Event | None = None
-        env.process(self._serve())
+        self._horizon = horizon
+        self._recorder = recorder
 
-    def submit(self, request: Request, number: int) -> None:
-        """Queue a request; `number` is its row in the log."""
-        self.core.add_request(request, request.arrival_time)
-        self._numbers[request.request_id] = number
-        if self._wake_up is not None:
-            self._wake_up.succeed()
-            self._wake_up = None
+    @property
+    def busy_until(self) -> float:
+        """End of the latest step, seconds."""
+        return float(self.core.state.scalars["busy_until"][0])
 
-    def close(self, horizon: float | None = None) -> None:
-        """Record what has ended by the horizon, and how far the others came.
+    def submit(self, arrivals: Arrivals, until: float) -> Iterator[None]:
+        """Serve, letting in the arrivals, up to `until`: nothing else reaches it earlier.
+
+        Yields now and then, about every tenth of a second.
+        """
+        first, why = 0, PAUSED
+        until = min(until, self._horizon)
+        while why == PAUSED:
+            self.now, first, why = self.core.advance(self.now, until, arrivals, first)
+            self.collect()
+            yield
+
+    def collect(self) -> None:
+        """Take what the engine has to tell: who ended, steps, events."""
+        self._recorder.record(self.number, self.core)
+        ended = self.core.take_finished_rows()
+        if not len(ended):
+            return
+        numbers, rows = ended["uid"] - 1, self._as_rows(ended)
+        in_time = rows["finish_time"] <= self._horizon
+        self._log.end(numbers[in_time], rows[in_time])
+        self._log.update(numbers[~in_time], _as_of(rows[~in_time], self._horizon))
+
+    def close(self) -> None:
+        """Record how far those came who have not ended by the horizon.
 
         What a step in progress then brings is not there yet, but its tokens count as generated.
         """
-        limit = math.inf if horizon is None else horizon
-        self._collect(limit)
-        ids, live = self.core.live_requests()
-        self._log.update(self._take_numbers(ids), _as_of(self._as_rows(live), limit))
-
-    def _serve(self) -> Generator[simpy.Event, None, None]:
-        env, core, steps = self._env, self.core, 0
-        while True:
-            until = core.step(env.now) if core.has_requests() else IDLE
-            if until == IDLE:
-                self._collect()
-                self._wake_up = env.event()
-                yield self._wake_up
-            elif until > env.now:
-                self.busy_until = until
-                yield from wait_until(env, until)
-            steps += 1
-            if steps % STEPS_PER_COLLECT == 0:
-                self._collect()
-
-    def _collect(self, horizon: float = math.inf) -> None:
-        ids, ended = self.core.take_finished()
-        if not ids:
-            return
-        numbers, rows = self._take_numbers(ids), self._as_rows(ended)
-        in_time = rows["finish_time"] <= horizon
-        self._log.end(numbers[in_time], rows[in_time])
-        self._log.update(numbers[~in_time], _as_of(rows[~in_time], horizon))
-
-    def _take_numbers(self, request_ids: Sequence[str]) -> NDArray[np.int64]:
-        return np.array([self._numbers.pop(request_id) for request_id in request_ids], np.int64)
+        self.collect()
+        live = self.core.live_rows()
+        self._log.update(live["uid"] - 1, _as_of(self._as_rows(live), self._horizon))
 
     def _as_rows(self, source: NDArray[np.void]) -> NDArray[np.void]:
         """Engine records as rows of the log."""
@@ -116,6 +108,8 @@ class Instance:
             rows[name] = source[name]
         rows["num_output_tokens"] = source["num_tokens"] - source["num_prompt_tokens"]
         rows["num_cached_tokens"] = np.maximum(source["num_cached_tokens"], 0)  # -1 before admission
+        for k, reason in enumerate(REASONS):
+            rows[f"waiting_steps_{reason}"] = source["waiting_steps"][:, k]
         rows["instance"] = self.number
         rows["status"], rows["reason"] = _STATUS[source["status"]], _REASON[source["status"]]
         return rows

@@ -1,34 +1,41 @@
 """A run: requests arrive, instances serve them, rows and figures come out."""
 
-import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.core import EngineCore
+from kvsim.engine.core import NO_ARRIVALS, EngineCore
 from kvsim.errors import KvsimError
 from kvsim.results import (
-    FolderSink,
-    MemorySink,
-    ParquetSink,
+    EventLog,
     RequestLog,
     RunResult,
-    Sink,
+    Sinks,
+    StepLog,
+    Tables,
     folder_name,
     replacing,
     summarize,
 )
-from kvsim.results.store import REQUESTS
 from kvsim.sim.build import Scenario, make_cores, plan_engine
 from kvsim.sim.instance import Instance
+from kvsim.sim.recorder import Recorder, with_notes
 from kvsim.sim.source import request_source
 from kvsim.sim.stats import merged
-from kvsim.workload.request import Request, Workload
+from kvsim.sim.stepping import SteppingInstance
+from kvsim.workload.request import Request, RequestBlock, Workload, blocks_of, requests_of
 
-# Called as each request enters an engine: how many have ended, of how many if known, simulated seconds.
+TOKENS_AT_ONCE = 1 << 22  # prepared together: 4 MiB of block hashes at 16 tokens a block
+
+# Called as requests enter an engine and as it goes on: how many have ended, of how many if known,
+# simulated seconds.
 OnProgress = Callable[[int, int | None, float], None]
 
 
@@ -37,7 +44,11 @@ class AllRefusedError(KvsimError):
 
 
 class Simulation:
-    """Instances, the request source and the log on one clock."""
+    """Instances, the request source and the log on one clock.
+
+    step_by_step: one event of the clock for each request and each engine step, instead of whole
+    stretches that nothing can disturb. The results are the same, to the byte; a law says so.
+    """
 
     def __init__(
         self,
@@ -47,63 +58,123 @@ class Simulation:
         seed: int,
         log: RequestLog,
         on_progress: OnProgress | None = None,
+        *,
+        horizon: float | None = None,
+        recorder: Recorder | None = None,
+        step_by_step: bool = False,
     ) -> None:
         self.env = simpy.Environment(0.0)  # a clock of floats from the start: compiled code is typed
-        self.instances = [Instance(self.env, core, log, number) for number, core in enumerate(cores)]
         self.log = log
         self.first_refusal: str | None = None
         self.simulated_seconds = 0.0
         self._config = config
+        self._horizon = math.inf if horizon is None else horizon
         self._num_requests = workload.num_requests
         self._on_progress = on_progress
         self._input_error: KvsimError | None = None
-        self._round_robin = itertools.cycle(self.instances)
-        requests = self._guarded(workload.requests(seed))
-        self._source = self.env.process(request_source(self.env, requests, self._arrive))
+        self._cut_short = False  # a request would have come after the horizon
+        self._num_routed = 0
+        kind = partial(SteppingInstance, self.env) if step_by_step else Instance
+        recorder = recorder or Recorder()
+        self.instances = [
+            kind(core, log, number, self._horizon, recorder) for number, core in enumerate(cores)
+        ]
+        blocks = self._guarded(workload.blocks(seed))
+        if step_by_step:
+            blocks = blocks_of(requests_of(blocks), 1)
+        self.env.process(request_source(self.env, blocks, self._arrive))
 
-    def run(self, horizon: float | None = None) -> None:
-        """Until nothing is left to do, or for `horizon` seconds. Raises what the workload raises."""
+    def run(self) -> None:
+        """Until nothing is left to do, or to the horizon. Raises what the workload raises."""
         try:
-            self.env.run(until=horizon)
+            self.env.run(until=None if math.isinf(self._horizon) else self._horizon)
         except Exception:
             if self._input_error is not None:  # SimPy re-makes exceptions; give out the one that was raised
                 raise self._input_error from None
             raise
         for instance in self.instances:
-            instance.close(horizon)
-        self.simulated_seconds = self._last_instant(horizon)
+            instance.close()
+        self.simulated_seconds = self._last_instant()
         self.log.close()
 
-    def _last_instant(self, horizon: float | None) -> float:
+    def _last_instant(self) -> float:
         """The horizon if it cut the run short, else when the last step ended."""
-        if horizon is not None and (self._source.is_alive or self.log.num_ended < self.log.num_arrived):
-            return horizon
+        if self._cut_short or self.log.num_ended < self.log.num_arrived:
+            return self._horizon if math.isfinite(self._horizon) else self._latest_end()
+        return self._latest_end()
+
+    def _latest_end(self) -> float:
         return max(instance.busy_until for instance in self.instances)
 
     def stats(self) -> dict[str, Any]:
         return merged([instance.core.stats() for instance in self.instances])
 
-    def _guarded(self, requests: Iterator[Request]) -> Iterator[Request]:
+    def _guarded(self, blocks: Iterator[RequestBlock]) -> Iterator[RequestBlock]:
+        """Blocks up to the horizon, in parts that are not too large to be hashed at once."""
         try:
-            yield from requests
+            for block in blocks:
+                in_time = int(np.searchsorted(block.arrival_times, self._horizon))
+                yield from _parts(block[:in_time])
+                if in_time < len(block):
+                    self._cut_short = True
+                    return
         except KvsimError as error:
             self._input_error = error
             raise
 
-    def _arrive(self, request: Request) -> None:
-        num_prompt_tokens = request.num_prompt_tokens
-        number = self.log.arrive(request.request_id, request.arrival_time, num_prompt_tokens)
-        reason = refusal(self._config, request, num_prompt_tokens)
-        if reason is not None:
-            self.first_refusal = self.first_refusal or reason
-            self.log.refuse(number, reason)
-        else:
-            self._report_progress()
-            next(self._round_robin).submit(request, number)
+    def _arrive(self, block: RequestBlock, until: float) -> None:
+        """Requests reach the server; no others do before `until`."""
+        lengths = block.num_prompt_tokens
+        first = self.log.arrive(block.request_ids, block.arrival_times, lengths)
+        accepted = self._refuse(block, first)
+        for instance, chosen in self._routed(accepted):
+            arrivals = NO_ARRIVALS
+            if len(chosen):
+                self._report_progress(block.arrival_times[0])
+                part = block if len(chosen) == len(block) else block.take(chosen)
+                arrivals = instance.core.prepare(part, first + 1 + chosen)
+            elif not instance.core.has_requests():
+                continue
+            for _ in instance.submit(arrivals, until):
+                self._report_progress(instance.now)
 
-    def _report_progress(self) -> None:
+    def _routed(self, accepted: NDArray[np.int64]) -> Iterator[tuple[Instance, NDArray[np.int64]]]:
+        """Requests dealt out in turn."""
+        count = len(self.instances)
+        turn = (self._num_routed + np.arange(len(accepted))) % count
+        self._num_routed += len(accepted)
+        for number, instance in enumerate(self.instances):
+            yield instance, accepted[turn == number]
+
+    def _refuse(self, block: RequestBlock, first: int) -> NDArray[np.int64]:
+        """Places of the requests that can run; the others are refused."""
+        doubtful = self._config.may_refuse(
+            block.num_prompt_tokens, block.num_output_tokens, block.largest_images()
+        )
+        for i in np.flatnonzero(doubtful).tolist():
+            request = block[i]
+            reason = refusal(self._config, request, request.num_prompt_tokens)
+            if reason is None:
+                doubtful[i] = False
+            else:
+                self.first_refusal = self.first_refusal or reason
+                self.log.refuse(first + i, reason)
+        return np.flatnonzero(~doubtful)
+
+    def _report_progress(self, now: float) -> None:
         if self._on_progress is not None:
-            self._on_progress(self.log.num_ended, self._num_requests, self.env.now)
+            self._on_progress(self.log.num_ended, self._num_requests, now)
+
+
+def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
+    """A block cut so that its parts have no more than `TOKENS_AT_ONCE` tokens, or are single requests."""
+    ends = np.cumsum(block.num_prompt_tokens + block.num_output_tokens)
+    first = 0
+    while first < len(block):
+        limit = TOKENS_AT_ONCE + (int(ends[first - 1]) if first else 0)
+        end = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
+        yield block[first:end]
+        first = end
 
 
 def refusal(config: EngineConfig, request: Request, num_prompt_tokens: int) -> str | None:
@@ -114,21 +185,34 @@ def refusal(config: EngineConfig, request: Request, num_prompt_tokens: int) -> s
 
 
 def run_scenario(
-    scenario: Scenario, on_progress: OnProgress | None = None, sink: Sink | None = None
+    scenario: Scenario, on_progress: OnProgress | None = None, sinks: Sinks | None = None
 ) -> RunResult:
-    """Simulate a scenario; rows go to `sink`, else to memory.
+    """Simulate a scenario; rows go to `sinks`, else to memory.
 
     Raises KvsimError for a scenario without room for a request, a broken trace line, and
     `AllRefusedError`.
     """
-    sink = sink or MemorySink()
+    sinks = sinks or Sinks.in_memory(scenario.record.steps, scenario.record.events)
     plan = plan_engine(scenario)
-    config, cost = plan.config, plan.cost
+    cost = plan.cost
+    config = with_notes(plan.config, scenario.record.steps, scenario.record.events)
     cores = make_cores(config, cost, scenario.cluster.replicas)
+    log = RequestLog(sinks.requests)
+    steps = StepLog(sinks.steps, config.num_gpu_blocks) if sinks.steps else None
+    events = EventLog(sinks.events) if sinks.events else None
+    recorder = Recorder(steps, events)
     simulation = Simulation(
-        config, cores, scenario.build_workload(), scenario.seed, RequestLog(sink), on_progress
+        config,
+        cores,
+        scenario.build_workload(),
+        scenario.seed,
+        log,
+        on_progress,
+        horizon=scenario.horizon,
+        recorder=recorder,
     )
-    simulation.run(scenario.horizon)
+    simulation.run()
+    recorder.close()
     head = {
         "name": scenario.name,
         "scenario_hash": scenario.scenario_hash,
@@ -140,9 +224,11 @@ def run_scenario(
         "step_time": cost.description,
         "simulated_seconds": simulation.simulated_seconds,
     }
-    result = RunResult(scenario.to_yaml(), summarize(head, simulation.stats(), sink), sink)
-    check_any_ran(result.metrics["requests"], simulation.first_refusal, scenario.engine)
-    return result
+    metrics = summarize(
+        head, simulation.stats(), sinks.requests, slo=scenario.limits, warm_up=scenario.warm_up
+    )
+    check_any_ran(metrics["requests"], simulation.first_refusal, scenario.engine)
+    return RunResult(scenario.to_yaml(), metrics, sinks)
 
 
 def run_to_folder(
@@ -154,13 +240,13 @@ def run_to_folder(
     """
     target = results_dir / folder_name(scenario.name, scenario.scenario_hash)
     with replacing(target) as folder:
-        sink = ParquetSink(folder / REQUESTS)
+        sinks = Sinks.in_folder(folder, scenario.record.steps, scenario.record.events)
         try:
-            result = run_scenario(scenario, on_progress, sink)
+            result = run_scenario(scenario, on_progress, sinks)
         finally:
-            sink.close()
+            sinks.close()
         result.write_texts(folder)
-    return RunResult(result.scenario, result.metrics, FolderSink(target)), target
+    return RunResult(result.scenario, result.metrics, Tables.of_folder(target)), target
 
 
 def check_any_ran(counts: Mapping[str, int], reason: str | None, engine: Any) -> None:

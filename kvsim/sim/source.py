@@ -1,10 +1,11 @@
-"""The request generator: lets each request of a workload arrive at its time."""
+"""The request generator: lets the requests of a workload arrive at their times."""
 
+import math
 from collections.abc import Callable, Generator, Iterable
 
 import simpy
 
-from kvsim.workload.request import Request
+from kvsim.workload.request import RequestBlock
 
 
 def wait_until(env: simpy.Environment, time: float) -> Generator[simpy.Event, None, None]:
@@ -18,10 +19,18 @@ def wait_until(env: simpy.Environment, time: float) -> Generator[simpy.Event, No
 
 
 def request_source(
-    env: simpy.Environment, requests: Iterable[Request], submit: Callable[[Request], None]
+    env: simpy.Environment,
+    blocks: Iterable[RequestBlock],
+    deliver: Callable[[RequestBlock, float], None],
 ) -> Generator[simpy.Event, None, None]:
-    """Process: hand over each request when it arrives; those of one instant in their order."""
-    for request in requests:
-        if env.now < request.arrival_time:
-            yield from wait_until(env, request.arrival_time)
-        submit(request)
+    """Process: hand over each block when its first request arrives, and until when nobody else comes.
+
+    That is the arrival of the next block's first request (seconds), or inf after the last block.
+    """
+    upcoming = iter(blocks)
+    block = next(upcoming, None)
+    while block is not None:
+        yield from wait_until(env, float(block.arrival_times[0]))
+        following = next(upcoming, None)
+        deliver(block, math.inf if following is None else float(following.arrival_times[0]))
+        block = following

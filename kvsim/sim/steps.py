@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kvsim.cache.block_hasher import VllmBlockHasher
 from kvsim.cache.state import (
     LOG_EVICTED,
     LOG_FINISHED,
@@ -21,15 +20,14 @@ from kvsim.cache.state import (
     LOG_REMOVED,
     LOG_STORED,
     LOG_STORED_PARTIAL,
-    NONE,
     STATUS_NAMES,
 )
 from kvsim.engine.attention_metadata import attention_metadata
-from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import IDLE, EngineCore
 from kvsim.engine.state import CONTINUED, NEW, RESUMED
 from kvsim.errors import KvsimError
 from kvsim.sim.build import Scenario, make_cores, plan_engine
+from kvsim.sim.recorder import events_of_a_step
 from kvsim.sim.run import check_any_ran, refusal
 from kvsim.sim.step_view import (
     EndedRequest,
@@ -47,7 +45,6 @@ from kvsim.workload.request import Request
 OnStep = Callable[[int, float], None]
 
 _ORIGINS: dict[int, str] = {int(NEW): "new", int(RESUMED): "resumed", int(CONTINUED): "continued"}
-_SPARE_LOG = 1 << 20  # for lookups of a long waiting queue; memory is only taken when it is written
 
 
 def scenario_steps(
@@ -67,8 +64,8 @@ def scenario_steps(
         if value is not None and value < 1:
             raise KvsimError(f"{name} must be at least 1, not {value}")
     plan = plan_engine(scenario)
-    (core,) = make_cores(_with_log(plan.config), plan.cost, replicas=1)
-    _keep_numbers_only(core)
+    config = replace(plan.config, log_capacity=events_of_a_step(plan.config), kv_events=False)
+    (core,) = make_cores(config, plan.cost, replicas=1)
     steps = _Steps(core, scenario.build_workload().requests(scenario.seed), first, blocks, on_step)
     shown = 0
     for view in steps.run(scenario.horizon):
@@ -79,20 +76,6 @@ def scenario_steps(
     if shown == 0:
         check_any_ran(steps.counts(), steps.first_refusal, scenario.engine)
         raise KvsimError(f"step {first:,} is beyond the last one: the run has {steps.num_steps:,}")
-
-
-def _with_log(config: EngineConfig) -> EngineConfig:
-    """Room for what one step can do to blocks: store, evict and remove each, for every group."""
-    smallest = min(config.kv_cache_config().group_block_sizes)
-    blocks = config.max_num_batched_tokens // smallest + 2 * config.max_num_seqs
-    return replace(config, log_capacity=4 * len(config.kv_groups) * blocks + _SPARE_LOG)
-
-
-def _keep_numbers_only(core: EngineCore) -> None:
-    """The log is read here; events would want the token ids of every request."""
-    core.kv_cache_manager.reader = None
-    if isinstance(core.hasher, VllmBlockHasher):
-        core.hasher.digests = None
 
 
 class _Arrivals:
@@ -292,15 +275,8 @@ def _groups(core: EngineCore) -> list[StepGroup]:
 
 def _waiting(core: EngineCore) -> list[WaitingRequest]:
     """The waiting queue, its head first."""
-    out, slot = [], int(core.state.scalars["waiting_head"][0])
-    while slot != NONE:
-        out.append(WaitingRequest(core.kv_cache_manager.name_of(slot), _waiting_reason(core, slot)))
-        slot = int(core.requests["next_waiting"][slot])
-    return out
-
-
-def _waiting_reason(core: EngineCore, slot: int) -> str | None:
-    return None
+    name_of = core.kv_cache_manager.name_of
+    return [WaitingRequest(name_of(slot), reason) for slot, reason in core.waiting_slots()]
 
 
 def _hashed(entry: np.void, block: int) -> HashedBlock:

@@ -3,29 +3,37 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.tokens import Segments, stream_key
 from kvsim.workload.arrivals import PROCESSES, ArrivalTimes
 from kvsim.workload.checks import FieldError, number, one_of, whole
 from kvsim.workload.lengths import Length, LengthSpec, length
 from kvsim.workload.popularity import Popularity
-from kvsim.workload.request import ImageFeature, LoRA, Request
+from kvsim.workload.request import ImageFeature, LoRA, Request, RequestBlock, requests_of
 from kvsim.workload.streams import blocks, generator, token_streams
 
 MAX_REQUESTS = 10**12
 MAX_CHOICES = 10_000_000  # groups, pictures, tenants, adapters: one number each is kept
 MAX_RATE = 1e9
 
-Prompt = tuple[Segments, tuple[ImageFeature, ...]]
+
+class Prompts(NamedTuple):
+    """Prompts of some requests: i has segments[bounds[i]:bounds[i + 1]]; features None: no pictures."""
+
+    segments: Segments
+    bounds: NDArray[np.int64]
+    features: list[tuple[ImageFeature, ...]] | None = None
 
 
 class PromptSource(ABC):
     """Makes the prompts of one run; keeps the random streams that it draws from."""
 
     @abstractmethod
-    def draw(self, first: int, count: int) -> Iterator[Prompt]:
+    def draw(self, first: int, count: int) -> Prompts:
         """Prompts of the requests number first .. first + count - 1; asked for in order."""
 
 
@@ -79,14 +87,39 @@ class GeneratedWorkload(ABC):
         """The prompts of a run."""
 
     def requests(self, seed: int) -> Iterator[Request]:
+        """The requests of `blocks`, one by one."""
+        return requests_of(self.blocks(seed))
+
+    def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, named req-0, req-1, ...; equal seed, equal requests."""
         arrivals = ArrivalTimes(generator(seed, "arrivals"), self.rate, self.arrival, self.burstiness)
         prompts, outputs, tags = self.prompt_source(seed), _Outputs(self, seed), _Tags(self, seed)
         for first, count in blocks(self.num_requests):
-            times, drawn = arrivals.draw(count).tolist(), tags.draw(count)
-            parts = zip(times, prompts.draw(first, count), outputs.draw(first, count), drawn, strict=True)
-            for i, (time, (prompt, features), (output, limit), tag) in enumerate(parts, first):
-                yield Request(f"req-{i}", time, prompt, output, limit, features, *tag)
+            prompt, (output, limits) = prompts.draw(first, count), outputs.draw(first, count)
+            content, bounds = _with_outputs(prompt, output)
+            yield RequestBlock(
+                [f"req-{i}" for i in range(first, first + count)],
+                arrivals.draw(count),
+                content,
+                bounds,
+                bounds[1:] - 1,
+                limits,
+                tags.priorities(count),
+                prompt.features,
+                tags.salts(count),
+                tags.adapters(count),
+            )
+
+
+def _with_outputs(prompts: Prompts, outputs: Segments) -> tuple[Segments, NDArray[np.int64]]:
+    """Each prompt's segments, then the one of its output; bounds of the whole."""
+    count = len(outputs)
+    bounds = prompts.bounds + np.arange(count + 1)
+    content = np.empty((int(bounds[-1]), 3), np.uint64)
+    content[bounds[1:] - 1] = outputs
+    before = np.repeat(np.arange(count), np.diff(prompts.bounds))
+    content[np.arange(len(prompts.segments)) + before] = prompts.segments
+    return content, bounds
 
 
 class _Outputs:
@@ -96,13 +129,13 @@ class _Outputs:
         self._length, self._rng = spec._output_length(), generator(seed, "output_len")
         self._family, self._max_tokens = stream_key(seed, "output"), spec.max_tokens
 
-    def draw(self, first: int, count: int) -> Iterator[tuple[Segments, int]]:
+    def draw(self, first: int, count: int) -> tuple[Segments, NDArray[np.int64]]:
         lengths = self._length.draw(self._rng, count)
         limits = lengths if self._max_tokens is None else np.full(count, self._max_tokens)
-        contents = np.zeros((count, 1, 3), np.uint64)
-        contents[:, 0, 0] = token_streams(self._family, first, count)
-        contents[:, 0, 2] = np.minimum(lengths, limits)
-        return zip(contents, limits.tolist(), strict=True)
+        contents = np.zeros((count, 3), np.uint64)
+        contents[:, 0] = token_streams(self._family, first, count)
+        contents[:, 2] = np.minimum(lengths, limits)
+        return contents, limits
 
 
 class _Tags:
@@ -113,16 +146,15 @@ class _Tags:
         self._loras = Popularity(generator(seed, "lora"), spec.num_loras) if spec.num_loras else None
         self._priority, self._rng = spec._priority(), generator(seed, "priority")
 
-    def draw(self, count: int) -> Iterator[tuple[str | None, LoRA | None, int]]:
-        priorities = self._priority.draw(self._rng, count).tolist()
-        return zip(self._salts(count), self._adapters(count), priorities, strict=True)
+    def priorities(self, count: int) -> NDArray[np.int64]:
+        return self._priority.draw(self._rng, count)
 
-    def _salts(self, count: int) -> list[str | None]:
+    def salts(self, count: int) -> list[str | None] | None:
         if self._tenants is None:
-            return [None] * count
+            return None
         return [f"tenant-{i}" for i in self._tenants.draw(count).tolist()]
 
-    def _adapters(self, count: int) -> list[LoRA | None]:
+    def adapters(self, count: int) -> list[LoRA | None] | None:
         if self._loras is None:
-            return [None] * count
+            return None
         return [LoRA(f"lora-{i}", i, f"loras/{i}") for i in (self._loras.draw(count) + 1).tolist()]

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.tokens import PLACEHOLDER_STREAM, segments, stream_key
+from kvsim.tokens import PLACEHOLDER_STREAM, Segments, segments, stream_key
 from kvsim.workload.checks import FieldError, number, one_of, shown, whole
-from kvsim.workload.generated import MAX_CHOICES, GeneratedWorkload, Prompt, PromptSource
+from kvsim.workload.generated import MAX_CHOICES, GeneratedWorkload, Prompts, PromptSource
 from kvsim.workload.image_tokens import MAX_SIDE, PROCESSORS, image_tokens
 from kvsim.workload.lengths import Length, LengthSpec, length
 from kvsim.workload.popularity import POPULARITIES, Popularity
@@ -187,14 +187,20 @@ class _Prompts(PromptSource):
         self._between = (stream_key(seed, "tokens_between"), 0, spec.tokens_between)
         self._after = (stream_key(seed, "text_after"), 0, spec.text_after)
 
-    def draw(self, first: int, count: int) -> Iterator[Prompt]:
+    def draw(self, first: int, count: int) -> Prompts:
         counts = self._counts.draw(self._rng, count)
         pictures = self._pictures.draw(int(counts.sum()))
         instructions = self._instructions.draw(first, count)
+        contents, features = [], []
         for num_images, instruction in zip(counts.tolist(), instructions, strict=True):
-            yield self._prompt([next(pictures) for _ in range(num_images)], instruction)
+            content, images = self._prompt([next(pictures) for _ in range(num_images)], instruction)
+            contents.append(content)
+            features.append(images)
+        return Prompts(np.concatenate(contents), np.cumsum([0, *map(len, contents)]), features)
 
-    def _prompt(self, pictures: list[tuple[int, int]], instruction: Segment) -> Prompt:
+    def _prompt(
+        self, pictures: list[tuple[int, int]], instruction: Segment
+    ) -> tuple[Segments, tuple[ImageFeature, ...]]:
         parts = [self._before] if self._images_first else [self._before, instruction]
         offset, features = sum(part[2] for part in parts), []
         for i, (identity, tokens) in enumerate(pictures):

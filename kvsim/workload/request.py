@@ -4,9 +4,13 @@ Names follow vLLM 0.33 (`Request`, `LoRARequest`, multimodal features). Nothing 
 token ids; `kvsim.tokens.expand` makes them when someone needs to hash them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain, islice
+from typing import Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.tokens import Segments, num_tokens
 
@@ -62,6 +66,147 @@ class Request:
         return num_tokens(self.output)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestBlock:
+    """Many requests as columns, in order of arrival; `block[i]` is one as a `Request`, `block[a:b]` a part.
+
+    Request i has segments[bounds[i]:prompt_ends[i]] as prompt and segments[prompt_ends[i]:bounds[i + 1]]
+    as output. Lists that hold nothing for any request are None.
+    """
+
+    request_ids: list[str]
+    arrival_times: NDArray[np.float64]
+    segments: Segments
+    bounds: NDArray[np.int64]
+    prompt_ends: NDArray[np.int64]
+    max_tokens: NDArray[np.int64]
+    priorities: NDArray[np.int64]
+    features: list[tuple[ImageFeature, ...]] | None = None
+    cache_salts: list[str | None] | None = None
+    loras: list[LoRA | None] | None = None
+    sessions: list[str | None] | None = None
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> "RequestBlock":
+        """Single requests as a block."""
+        parts = [part for request in requests for part in (request.prompt, request.output)]
+        ends = np.cumsum([0, *map(len, parts)])
+        columns = {
+            column: [getattr(request, name) for request in requests]
+            for column, name in _OPTIONAL.items()
+            if any(getattr(request, name) for request in requests)
+        }
+        return cls(
+            [request.request_id for request in requests],
+            np.array([request.arrival_time for request in requests]),
+            np.concatenate(parts) if parts else np.zeros((0, 3), np.uint64),
+            ends[::2],
+            ends[1::2],
+            np.array([request.max_tokens for request in requests], np.int64),
+            np.array([request.priority for request in requests], np.int64),
+            **columns,
+        )
+
+    def __len__(self) -> int:
+        return len(self.request_ids)
+
+    def __iter__(self) -> Iterator[Request]:
+        return map(self._request, range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> "RequestBlock": ...
+    def __getitem__(self, index: int | slice) -> "Request | RequestBlock":
+        if not isinstance(index, slice):
+            return self._request(range(len(self))[index])
+        if index == slice(None):
+            return self
+        return self.take(np.arange(len(self))[index])
+
+    def take(self, picked: NDArray[np.int64]) -> "RequestBlock":
+        """The requests at these places."""
+        starts, ends = self.bounds[picked], self.bounds[picked + 1]
+        lengths = ends - starts
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        rows = np.repeat(starts - bounds[:-1], lengths) + np.arange(bounds[-1])
+        places = picked.tolist()
+        columns = {
+            name: None if column is None else [column[i] for i in places]
+            for name in _OPTIONAL
+            for column in (getattr(self, name),)
+        }
+        return RequestBlock(
+            [self.request_ids[i] for i in places],
+            self.arrival_times[picked],
+            self.segments[rows],
+            bounds,
+            bounds[:-1] + self.prompt_ends[picked] - starts,
+            self.max_tokens[picked],
+            self.priorities[picked],
+            **columns,
+        )
+
+    def _request(self, i: int) -> Request:
+        first, middle, end = int(self.bounds[i]), int(self.prompt_ends[i]), int(self.bounds[i + 1])
+        return Request(
+            self.request_ids[i],
+            float(self.arrival_times[i]),
+            self.segments[first:middle],
+            self.segments[middle:end],
+            int(self.max_tokens[i]),
+            self.features[i] if self.features else (),
+            self.cache_salts[i] if self.cache_salts else None,
+            self.loras[i] if self.loras else None,
+            int(self.priorities[i]),
+            self.sessions[i] if self.sessions else None,
+        )
+
+    @property
+    def num_prompt_tokens(self) -> NDArray[np.int64]:
+        before = self._tokens_before()
+        return before[self.prompt_ends] - before[self.bounds[:-1]]
+
+    @property
+    def num_output_tokens(self) -> NDArray[np.int64]:
+        """The true output lengths."""
+        before = self._tokens_before()
+        return before[self.bounds[1:]] - before[self.prompt_ends]
+
+    def largest_images(self) -> NDArray[np.int64]:
+        """Tokens of each request's largest picture, 0 without one."""
+        if self.features is None:
+            return np.zeros(len(self), np.int64)
+        largest = [max((image.length for image in images), default=0) for images in self.features]
+        return np.array(largest, np.int64)
+
+    def lora_ids(self) -> list[int]:
+        """Numbers of the adapters, 0 for none."""
+        return [lora.int_id if lora else 0 for lora in self.loras or [None] * len(self)]
+
+    def _tokens_before(self) -> NDArray[np.int64]:
+        """Tokens in front of each segment, and of all: shape (segments + 1,)."""
+        before = np.zeros(len(self.segments) + 1, np.int64)
+        np.cumsum(self.segments[:, 2], out=before[1:])
+        return before
+
+
+# Columns that may be missing, and the field of a request that each stands for.
+_OPTIONAL = {"features": "features", "cache_salts": "cache_salt", "loras": "lora", "sessions": "session"}
+
+
+def requests_of(blocks: Iterable[RequestBlock]) -> Iterator[Request]:
+    """The requests of blocks, one by one."""
+    return chain.from_iterable(blocks)
+
+
+def blocks_of(requests: Iterable[Request], size: int = 256) -> Iterator[RequestBlock]:
+    """Requests in blocks of `size`, made as they are asked for."""
+    requests = iter(requests)
+    while part := list(islice(requests, size)):
+        yield RequestBlock.of(part)
+
+
 class Workload(Protocol):
     """A frozen description of traffic."""
 
@@ -69,5 +214,8 @@ class Workload(Protocol):
     def num_requests(self) -> int | None:
         """How many requests it will yield, if that is known beforehand."""
 
-    def requests(self, seed: int) -> Iterator[Request]:
+    def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, made as they are asked for; equal seed, equal requests."""
+
+    def requests(self, seed: int) -> Iterator[Request]:
+        """The same one by one."""

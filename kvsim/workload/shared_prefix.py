@@ -3,14 +3,13 @@
 Names and defaults follow vLLM's `prefix_repetition` benchmark dataset.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvsim.tokens import stream_key
 from kvsim.workload.checks import FieldError, number, one_of, whole
-from kvsim.workload.generated import MAX_CHOICES, GeneratedWorkload, Prompt, PromptSource
+from kvsim.workload.generated import MAX_CHOICES, GeneratedWorkload, Prompts, PromptSource
 from kvsim.workload.lengths import Length, LengthSpec, length
 from kvsim.workload.popularity import POPULARITIES, Popularity
 from kvsim.workload.streams import generator, token_streams
@@ -56,13 +55,13 @@ class _Prompts(PromptSource):
         self._suffixes = stream_key(seed, "suffix")
         self._suffix_length, self._suffix_rng = spec.lengths("suffix_len"), generator(seed, "suffix_len")
 
-    def draw(self, first: int, count: int) -> Iterator[Prompt]:
+    def draw(self, first: int, count: int) -> Prompts:
         picked = self._groups.draw(count)
         contents = np.zeros((count, 2, 3), np.uint64)
         contents[:, 0, 0] = self._prefix_streams[picked]
         contents[:, 0, 2] = self._prefix_lengths[picked]
         contents[:, 1, 0] = token_streams(self._suffixes, first, count)
         contents[:, 1, 2] = self._suffix_length.draw(self._suffix_rng, count)
-        all_there = (contents[:, :, 2].min(axis=1) > 0).tolist()
-        for content, whole_content in zip(contents, all_there, strict=True):
-            yield (content if whole_content else content[content[:, 2] > 0]), ()
+        is_there = contents[:, :, 2] > 0
+        bounds = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])
+        return Prompts(contents[is_there], bounds)

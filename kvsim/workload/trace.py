@@ -24,7 +24,7 @@ from kvsim.errors import KvsimError
 from kvsim.tokens import Segments, segments, stream_key
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, shown, whole
 from kvsim.workload.generated import MAX_RATE, MAX_REQUESTS
-from kvsim.workload.request import Request
+from kvsim.workload.request import Request, RequestBlock, blocks_of
 from kvsim.workload.streams import token_streams
 from kvsim.workload.trace_rows import TraceRow, check_order, check_row
 
@@ -118,6 +118,10 @@ class TraceWorkload:
         """
         kept = (row for row in read_rows(self.path, self.trace_block_size) if row.timestamp >= self.start)
         return islice(kept, self.num_requests)
+
+    def blocks(self, seed: int) -> Iterator[RequestBlock]:
+        """The requests in blocks; raises what `requests` does."""
+        return blocks_of(self.requests(seed))
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Requests in order of arrival; raises KvsimError naming file, line and field of a bad row."""

@@ -92,6 +92,35 @@ def test_a_bad_scenario_is_told_in_one_line(run, case: str) -> None:
     refused(run(write(text)), *words)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--record", "blocks"], ["--record blocks: not known; one of steps, events"]),
+        (["--record", "steps", "--record", "steps"], ["--record steps: record.steps is set twice"]),
+        (["--goodput", "tfft:2"], ["--goodput tfft:2: write NAME:MILLISECONDS", "one of ttft, tpot, e2e"]),
+        (["--goodput", "ttft"], ["--goodput ttft: write a number of milliseconds"]),
+        (["--goodput", "ttft:-3"], ["--goodput ttft:-3: write a number of milliseconds above 0"]),
+        (["--goodput", "ttft:nan"], ["milliseconds above 0"]),
+        (["--goodput", "ttft:1e12"], ["--goodput ttft:1e12: slo.ttft: 1000000000.0 is out of range"]),
+        (["--goodput", "e2e:1", "--goodput", "e2el:2"], ["--goodput e2el:2: slo.e2e is set twice"]),
+        (["--set", "slo=3", "--goodput", "ttft:1"], ["--goodput ttft:1: slo is 3, not a section"]),
+        (["--set", "slo={}"], ["--set slo={}: slo: states no limit; give ttft, tpot or e2e, in seconds"]),
+        (["--set", "slo.ttft=0"], ["--set slo.ttft=0: slo.ttft: 0 is out of range; give above 0"]),
+        (["--set", "slo.itl=1"], ["slo.itl: unknown key"]),
+        (["--set", "record.step=true"], ["record.step: unknown key; did you mean steps?"]),
+        (["--set", "record.steps=1"], ["record.steps: 1 is not true or false"]),
+        (["--set", "warm_up=-1"], ["warm_up: -1 is out of range"]),
+        (
+            ["--set", "warm_up=9", "--set", "horizon=9"],
+            ["--set warm_up=9: warm_up: 9 s leave nothing to measure before horizon, 9 s"],
+        ),
+    ],
+    ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
+)
+def test_what_to_record_and_to_measure_is_checked(run, options: list[str], words: list[str]) -> None:
+    refused(run(write(GOOD), *options), *words)
+
+
 def test_a_missing_file_and_a_folder_are_told(run) -> None:
     refused(run("nowhere.yaml"), "nowhere.yaml")
     os.mkdir("folder")

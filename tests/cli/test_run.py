@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,89 @@ def test_a_run_shows_a_summary_and_leaves_a_results_folder(folder: Path) -> None
     summary = json.loads(files["summary.json"])
     assert summary["requests"]["finished"] == 60
     assert summary["vllm:prefix_cache_hits"] > 0
+
+
+def test_recording_adds_files_and_changes_nothing_else(folder: Path) -> None:
+    assert call(folder, "run", "tiny.yaml", "--quiet")[0] == 0
+    plain = contents(folder)
+    code, _, err = call(folder, "run", "tiny.yaml", "--record", "steps", "--record", "events")
+    assert (code, err) == (0, "")
+    recorded = contents(folder)  # in the same folder
+    names = ["events.parquet", "requests.parquet", "scenario.yaml", "steps.parquet", "summary.json"]
+    assert sorted(recorded) == names
+    for name in ("requests.parquet", "summary.json"):
+        assert recorded[name] == plain[name]
+    (results,) = (folder / "results").glob(FOLDER)
+    (folder / "again.yaml").write_bytes(recorded["scenario.yaml"])
+    assert call(folder, "run", "again.yaml", "--quiet")[0] == 0
+    assert contents(folder) == recorded  # the resolved scenario records again
+    loaded = kvsim.RunResult.load(results)
+    assert len(loaded.requests) == 60
+    assert list(loaded.steps.columns)[:2] == ["instance", "step"]
+    assert call(folder, "run", "tiny.yaml", "--quiet")[0] == 0
+    assert contents(folder) == plain
+
+
+def test_goodput_as_in_vllms_benchmark(folder: Path) -> None:
+    options = ["--goodput", "ttft:2000", "--goodput", "e2el:1e6", "--set", "warm_up=1"]
+    code, out, _ = call(folder, "run", "tiny.yaml", *options)
+    assert code == 0
+    assert "100.0% of finished (TTFT <= 2,000 ms: 100.0%; E2E <= 1,000,000 ms: 100.0%)" in out
+    assert "first 1 s cut: " in out
+    summary = json.loads(contents(folder)["summary.json"])
+    assert summary["slo"]["ttft"]["limit"] == 2.0
+    assert summary["request_goodput"] == summary["requests_per_second"]
+
+
+def test_more_than_a_million_rows_are_told_on_standard_error(folder: Path) -> None:
+    code = (
+        "import warnings\n"
+        "from kvsim.cli.progress import progress\n"
+        "from kvsim.results import ManyRowsWarning\n"
+        "with progress(quiet=%s, cold=False):\n"
+        "    warnings.warn('1,000,001 rows', ManyRowsWarning)\n"
+        "    warnings.warn('something else')\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)}
+    for quiet in (False, True):
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore::UserWarning", "-c", code % quiet],
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        assert (ended.returncode, ended.stdout) == (0, "")
+        assert ended.stderr == ("" if quiet else "kvsim: 1,000,001 rows\n")
+
+
+def test_colours_where_they_are_wanted(folder: Path) -> None:
+    plain = call(folder, "run", "tiny.yaml")[1]
+    coloured = call(folder, "run", "tiny.yaml", env={"FORCE_COLOR": "1"})[1]
+    assert "\x1b[1mtiny: " in coloured
+    assert re.sub(r"\x1b\[\d*m", "", coloured) == plain
+
+
+def test_the_collector_works_once_all_is_loaded(folder: Path) -> None:
+    code = (
+        "import gc, kvsim.cli.run as run\n"
+        "run.print_summary = lambda metrics: print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
+        "from kvsim.cli.main import main; main(['run', 'tiny.yaml'])"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+    assert ended.stdout.startswith("True True\n"), ended.stderr
+
+
+def test_a_run_loads_only_what_it_needs(folder: Path) -> None:
+    code = (
+        "import sys, atexit\n"
+        "heavy = ['pandas', 'rich', 'matplotlib', 'pyarrow.compute', 'pyarrow.dataset']\n"
+        "atexit.register(lambda: print([name for name in heavy if name in sys.modules], file=sys.stderr))\n"
+        "from kvsim.cli.main import main; main(['run', 'tiny.yaml'])"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(kvsim.__file__).parent.parent)}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "[]\n")
 
 
 def test_equal_scenarios_give_equal_bytes(folder: Path) -> None:

@@ -8,33 +8,27 @@ from engine_runs import drain, engine, request, rows_by_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.cache.arena import Arena
 from kvsim.cache.hashing import BlockContent
 from kvsim.cache.integrity import check_integrity
+from kvsim.cache.request_table import moved_together
 from kvsim.cache.state import FINISHED_ABORTED, FINISHED_LENGTH_CAPPED
 from kvsim.errors import KvsimError
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 40)), max_size=60))
-def test_an_arena_keeps_what_its_owners_wrote(calls):
-    """Ten owners place and free ranges in a small array; each still reads its own number everywhere."""
-    arena, array, offsets = Arena(), np.zeros(8, np.int64), np.zeros(10, np.int64)
-    held, peak = {}, 0
-    for frees, owner, length in calls:
-        if owner in held:
-            if not frees:
-                continue
-            arena.free(owner)
-            del held[owner]
-            continue
-        array, offset = arena.place(array, owner, length, offsets)
-        array[offset : offset + length] = owner + 1
-        held[owner] = length
-        for other, n in held.items():
-            assert (array[offsets[other] : offsets[other] + n] == other + 1).all()
-        peak = max(peak, sum(held.values()))
-        assert len(array) <= max(8, 4 * peak)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30), st.integers(0, 100))
+def test_ranges_moved_together_keep_what_they_held(ranges, num_more):
+    """Ranges with gaps between them, each filled with its own number, at the front of an array with room."""
+    gaps, lengths = np.array(ranges, np.int64).reshape(-1, 2).T
+    starts = np.cumsum(gaps + lengths) - lengths
+    array = np.zeros(8 + int((gaps + lengths).sum()), np.int64)
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=True), 1):
+        array[start : start + length] = number
+    moved, new_starts = moved_together(array, starts, lengths, num_more)
+    for number, (start, length) in enumerate(zip(new_starts, lengths, strict=True), 1):
+        assert (moved[start : start + length] == number).all()
+    assert (np.diff(new_starts) >= 0).all()
+    assert len(moved) - lengths.sum() >= max(num_more, len(moved) // 2)
 
 
 def hashes_of(core, name):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvsim.scenario import ClusterSection, EngineSection, Scenario
+from kvsim.scenario import ClusterSection, EngineSection, RecordSection, Scenario, SloSection
 from kvsim.scenario.workload import TYPES, workload_section
 from kvsim.workload.checks import FieldError
 
@@ -26,7 +26,7 @@ GOOD = {
 def test_the_page_is_what_the_schema_says():
     text = script.PAGE.read_text(encoding="utf-8")
     assert text == script.page(), "run python docs/scenario_page.py"
-    for section in (Scenario, EngineSection, ClusterSection):
+    for section in (Scenario, EngineSection, ClusterSection, SloSection, RecordSection):
         assert all(f"| `{key}` |" in text for key in section.model_fields)
 
 

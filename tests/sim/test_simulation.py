@@ -1,5 +1,6 @@
 """The clock, the instance and the source; laws of a whole run."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from kvsim.errors import KvsimError
 from kvsim.results import RunResult
 from kvsim.sim.source import request_source, wait_until
 from kvsim.tokens import segments
-from kvsim.workload.request import Request
+from kvsim.workload.request import Request, RequestBlock
 
 BASE = """\
 name: law
@@ -143,9 +144,11 @@ def test_requests_of_one_instant_arrive_in_their_order() -> None:
     requests = [
         Request(f"r{i}", float(i // 3), segments((1, 0, 4)), segments((2, 0, 1)), 1) for i in range(9)
     ]
-    env.process(request_source(env, requests, lambda request: seen.append((env.now, request.request_id))))
+    blocks = [RequestBlock.of(requests[:2]), RequestBlock.of(requests[2:7]), RequestBlock.of(requests[7:])]
+    env.process(request_source(env, blocks, lambda block, until: seen.append((env.now, block, until))))
     env.run()
-    assert seen == [(float(i // 3), f"r{i}") for i in range(9)]
+    assert [(now, until) for now, _, until in seen] == [(0.0, 0.0), (0.0, 2.0), (2.0, math.inf)]
+    assert [request.request_id for _, block, _ in seen for request in block] == [f"r{i}" for i in range(9)]
 
 
 def test_a_broken_trace_line_found_underway_comes_out_as_it_was_raised(tmp_path: Path) -> None:

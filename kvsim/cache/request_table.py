@@ -1,0 +1,85 @@
+"""The table of live requests: a row (slot) each, and the room for their block hashes.
+
+Free rows are linked. Hashes are appended to one array; when its end is reached, those of live
+requests are moved together, and the array doubles if that frees less than half. So memory follows
+the live requests, not the trace.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.cache.state import FREE_SLOT, NONE, REQUEST_DTYPE, KVState
+from kvsim.compiled import compiled_part
+
+
+@compiled_part
+def enter_request(kv, new, i, hashes):
+    """Copy row `i` of `new` into a free slot and return it; NONE, and nothing done, without room.
+
+    new: REQUEST_DTYPE; `hash_offset` counts in `hashes`, (n, 2), and becomes a place in `kv.block_hashes`.
+    """
+    s = kv.pool.scalars
+    slot, end = s["first_free_slot"][0], s["end_of_hashes"][0]
+    first, count = new["hash_offset"][i], new["num_hashes"][i]
+    if slot == NONE or end + count > len(kv.block_hashes):
+        return NONE
+    s["first_free_slot"][0] = kv.requests["next_waiting"][slot]
+    s["end_of_hashes"][0] = end + count
+    for k in range(count):
+        kv.block_hashes[end + k, 0] = hashes[first + k, 0]
+        kv.block_hashes[end + k, 1] = hashes[first + k, 1]
+    kv.requests[slot] = new[i]
+    kv.requests["hash_offset"][slot] = end
+    return slot
+
+
+@compiled_part
+def release_request(kv, r):
+    """Give a slot back."""
+    kv.requests["status"][r] = FREE_SLOT
+    kv.requests["next_waiting"][r] = kv.pool.scalars["first_free_slot"][0]
+    kv.pool.scalars["first_free_slot"][0] = r
+
+
+def with_room(kv: KVState, num_hashes: int) -> KVState:
+    """The state with room for one more request that has `num_hashes` block hashes."""
+    s = kv.pool.scalars
+    if s["first_free_slot"][0] == NONE:
+        kv = kv._replace(requests=_doubled(kv.requests))
+        s["first_free_slot"] = len(kv.requests) // 2
+    if s["end_of_hashes"][0] + num_hashes > len(kv.block_hashes):
+        live = np.flatnonzero(kv.requests["status"] != FREE_SLOT)
+        starts, lengths = kv.requests["hash_offset"][live], kv.requests["num_hashes"][live]
+        hashes, starts = moved_together(kv.block_hashes, starts, lengths, num_hashes)
+        kv.requests["hash_offset"][live] = starts
+        s["end_of_hashes"] = lengths.sum()
+        kv = kv._replace(block_hashes=hashes)
+    return kv
+
+
+def link_free_slots(requests: NDArray[np.void], first: int = 0) -> None:
+    """Chain the rows from `first` on; the last one ends the chain."""
+    requests["next_waiting"][first:] = np.arange(first + 1, len(requests) + 1)
+    requests["next_waiting"][-1] = NONE
+
+
+def moved_together(
+    array: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64], num_more: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Ranges of an array at the beginning of a new one, of which half is free, and their new starts."""
+    total, size = int(lengths.sum()), len(array)
+    while total + num_more > size // 2:
+        size *= 2
+    new_starts = np.cumsum(lengths) - lengths
+    moved = np.zeros((size, *array.shape[1:]), array.dtype)
+    moved[:total] = array[np.repeat(starts - new_starts, lengths) + np.arange(total)]
+    return moved, new_starts
+
+
+def _doubled(requests: NDArray[np.void]) -> NDArray[np.void]:
+    n = len(requests)
+    grown = np.concatenate([requests, np.zeros(n, REQUEST_DTYPE)])
+    link_free_slots(grown, n)
+    return grown

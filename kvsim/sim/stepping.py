@@ -1,0 +1,47 @@
+"""An instance that gives its engine one event of the clock per step: the slow way, to check the other."""
+
+import math
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import simpy
+
+from kvsim.engine.core import PAUSED, Arrivals
+from kvsim.sim.instance import Instance
+from kvsim.sim.source import wait_until
+
+
+class SteppingInstance(Instance):
+    """Idle it waits for a request; busy it begins the next step when the engine says that it may."""
+
+    def __init__(self, env: simpy.Environment, *args: Any) -> None:
+        super().__init__(*args)
+        self._env = env
+        self._inbox: list[Arrivals] = []
+        self._wake_up: simpy.Event | None = None
+        env.process(self._serve())
+
+    def submit(self, arrivals: Arrivals, until: float) -> Iterator[None]:
+        """Requests that have just arrived; when the next ones will is not looked at."""
+        if not len(arrivals.rows):
+            return
+        self._inbox.append(arrivals)
+        if self._wake_up is not None:
+            self._wake_up.succeed()
+            self._wake_up = None
+        yield
+
+    def _serve(self) -> Generator[simpy.Event, None, None]:
+        env, core = self._env, self.core
+        while True:
+            yield env.timeout(0)  # those who arrive at this instant go first
+            for arrivals in self._inbox:
+                core.advance(env.now, math.inf, arrivals, most_steps=0)
+            self._inbox.clear()
+            self.now, _, why = core.advance(env.now, math.inf, most_steps=1)
+            self.collect()
+            if why == PAUSED:
+                yield from wait_until(env, self.now)
+            else:
+                self._wake_up = env.event()
+                yield self._wake_up
