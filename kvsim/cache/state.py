@@ -104,7 +104,7 @@ LOG_DTYPE = np.dtype(
     [
         ("kind", "i8"),
         ("group_id", "i8"),
-        ("step", "i8"),  # number of the scheduling step, 1-based
+        ("step", "i8"),  # number of the latest step with tokens, the one being scheduled included, 1-based
         ("time", "f8"),  # s
         ("request", "i8"),  # uid
         ("first", "i8"),

@@ -383,7 +383,7 @@ def schedule(eng, now):
     """Decide the next batch and append it to the batches in flight; its number of tokens."""
     s = eng.scalars
     s["current_step"][0] += 1
-    eng.kv.pool.scalars["step"][0] = s["current_step"][0]
+    eng.kv.pool.scalars["step"][0] = s["num_steps"][0] + 1  # if it gets tokens
     eng.kv.pool.scalars["now"][0] = now
     b = new_batch_index(eng)
     s["new_batch"][0] = b

@@ -41,13 +41,6 @@ VLLM_COUNTERS = {
     "spec_decode_num_accepted_tokens",
 }
 _WAITING = "waiting_steps_"
-# Statistics that an engine may lack.
-_DEFAULTS = {
-    "num_recomputed_tokens": 0,
-    "num_preempted_blocks": 0,
-    "num_lost_tokens": 0,
-    **{f"{_WAITING}{reason}": 0 for reason in WAITING_REASONS},
-}
 
 
 def summarize(
@@ -64,7 +57,6 @@ def summarize(
     `stats` holds the engines' counters under vLLM's names without prefix; `slo` limits to ttft,
     tpot and e2e, in seconds. Requests that arrived before `warm_up` (seconds) count in totals only.
     """
-    stats = _DEFAULTS | dict(stats)
     tally = Tally(warm_up, slo or {})
     figures = _distributions(requests, tally)
     seconds = max(head["simulated_seconds"] - warm_up, 0.0)

@@ -10,6 +10,7 @@ import pytest
 from kvsim.results import (
     COLUMNS,
     FINISHED,
+    WAITING_REASONS,
     MemorySink,
     ParquetSink,
     RequestLog,
@@ -43,6 +44,8 @@ HEAD = {
     },
 }
 STATS = {
+    **dict.fromkeys(("num_recomputed_tokens", "num_preempted_blocks", "num_lost_tokens"), 0),
+    **{f"waiting_steps_{reason}": 0 for reason in WAITING_REASONS},
     "prefix_cache_queries": 200,
     "prefix_cache_hits": 50,
     "generation_tokens": 24,
