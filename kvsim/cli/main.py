@@ -6,6 +6,7 @@ written), 128 + the number of the signal that interrupted. The commands, in `kvs
 imported only once signals are looked after.
 """
 
+import os
 import sys
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -14,6 +15,9 @@ from kvsim.cli import collector
 from kvsim.cli.interrupts import interrupts
 from kvsim.cli.output import OutputError, guarded_output
 from kvsim.errors import KvsimError
+
+# Arrow's own allocators keep what they were once given: a long run would hold a tenth more.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 OUTPUT_FAILED, BAD_INPUT = 1, 2
 

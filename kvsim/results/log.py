@@ -13,7 +13,7 @@ from kvsim.results.columns import REFUSED
 from kvsim.results.requests import new_rows, to_table
 from kvsim.results.sinks import Sink
 
-CHUNK_ROWS = 65_536
+CHUNK_ROWS = 16_384
 
 
 class _Chunk:
