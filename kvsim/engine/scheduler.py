@@ -406,6 +406,7 @@ def schedule(eng, now):
         s["waiting_now"][0, :] = 0
     _update_after_schedule(eng)
     s["num_batches"][0] += 1
+    s["num_steps"][0] += eng.batches["num_tokens"][b] > 0
     return eng.batches["num_tokens"][b]
 
 

@@ -35,7 +35,6 @@ def price_batch(eng, cost, b):
 def _account(eng, b, seconds):
     s = eng.scalars
     in_use = usage(eng.kv)
-    s["num_steps"][0] += 1
     s["scheduled_tokens"][0] += eng.batches["num_tokens"][b]
     s["encoder_tokens"][0] += eng.batches["num_encoder_tokens"][b]
     s["busy_time"][0] += seconds
