@@ -22,7 +22,7 @@ def main() -> None:
         folder = Path(name)
         few = [each for each in overrides if not each.startswith("workload.num_requests=")]
         run_to_folder(
-            load_scenario(arguments["scenario"], [*few, "workload.num_requests=20"]), folder / "few"
+            load_scenario(arguments["scenario"], [*few, "workload.num_requests=2"]), folder / "few"
         )
         begin = time.process_time()
         result, target = run_to_folder(load_scenario(arguments["scenario"], overrides), folder)

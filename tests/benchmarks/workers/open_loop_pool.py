@@ -46,12 +46,13 @@ def prompts_of(given: dict[str, Any]) -> tuple[Any, ...]:
     """Hashes (t, 2) of all full blocks, where each prompt's begin, prompt lengths in tokens."""
     hasher = FastBlockHasher(BLOCK_SIZE, rules_for("0.33"))
     workload = TraceWorkload(path=given["trace"]) if given["trace"] else MADE
-    hashes, lengths = [], []
+    hashes, lengths, missing = [], [], given["requests"]
     for block in workload.blocks(0):
-        sizes = block.num_prompt_tokens
-        hashes.append(hasher.hash_many(block.segments, block.bounds, sizes, None))
-        lengths.append(sizes)
-        if sum(map(len, lengths)) >= given["requests"]:
+        part = block[:missing]
+        hashes.append(hasher.hash_many(part.segments, part.bounds, part.num_prompt_tokens, None))
+        lengths.append(part.num_prompt_tokens)
+        missing -= len(part)
+        if not missing:
             break
     tokens = np.concatenate(lengths)
     starts = np.concatenate([[0], np.cumsum(tokens // BLOCK_SIZE)])
