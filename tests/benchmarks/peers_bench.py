@@ -25,7 +25,7 @@ from measure import FailedError, Python, kvsim_python
 from rich.console import Console
 from rows import Row, as_json, print_rows
 
-WIDTH = 160
+WIDTH = 172
 PACKAGES = ("numba", "numpy", "pyarrow", "simpy")
 
 
