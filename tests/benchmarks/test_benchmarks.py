@@ -1,4 +1,4 @@
-"""The benchmark script on a few requests: its rows, and peers that are missing named. No times are asserted."""
+"""The benchmark script on a few requests: its rows, and missing peers named. No times are asserted."""
 
 import json
 import os
@@ -63,7 +63,13 @@ def test_an_unknown_job_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("best", "target", "met"),
-    [(2.0, ">= 2", True), (1.9, ">= 2", False), (0.4, "<= 0.5", True), (0.6, "<= 0.5", False), (9.0, "", None)],
+    [
+        (2.0, ">= 2", True),
+        (1.9, ">= 2", False),
+        (0.4, "<= 0.5", True),
+        (0.6, "<= 0.5", False),
+        (9.0, "", None),
+    ],
 )
 def test_a_row_says_whether_it_meets_its_target(best: float, target: str, met: bool | None) -> None:
     assert Row("job", "figure", best, best, "s", target).met is met

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import kvsim.cli.main  # noqa: F401  sets up Arrow's memory as `kvsim run` does
 from kvsim.scenario import load_scenario
 from kvsim.sim import run_to_folder
 
@@ -21,9 +22,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         few = [each for each in overrides if not each.startswith("workload.num_requests=")]
-        run_to_folder(
-            load_scenario(arguments["scenario"], [*few, "workload.num_requests=2"]), folder / "few"
-        )
+        run_to_folder(load_scenario(arguments["scenario"], [*few, "workload.num_requests=2"]), folder / "few")
         begin = time.process_time()
         result, target = run_to_folder(load_scenario(arguments["scenario"], overrides), folder)
         cpu = time.process_time() - begin
