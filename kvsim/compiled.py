@@ -1,4 +1,4 @@
-"""The one decorator for compiled code, and where its machine code is kept.
+"""The decorators for compiled code, and where its machine code is kept.
 
 Numba caches compiled functions on disk, but decides whether an entry is stale from the
 file that *defines* the function alone: an edit to a callee in another module goes

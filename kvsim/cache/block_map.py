@@ -57,14 +57,11 @@ def _insert_entry(pool, e, hash_lo, hash_hi, group_id, num_tokens):
     entries["hash_hi"][e] = hash_hi
     entries["group_id"][e] = group_id
     entries["hash_num_tokens"][e] = num_tokens
-    entries["newer"][e] = NONE
-    entries["older"][e] = NONE
     bucket = _bucket(pool, hash_lo, group_id)
     oldest = _find_in_bucket(pool, bucket, hash_lo, hash_hi, group_id)
     if oldest != NONE:
         _insert_behind(entries, e, oldest)
         return
-    entries["newest"][e] = e
     entries["next_in_bucket"][e] = pool.buckets[bucket]
     pool.buckets[bucket] = e
 
@@ -72,7 +69,7 @@ def _insert_entry(pool, e, hash_lo, hash_hi, group_id, num_tokens):
 @compiled_part
 def _insert_behind(entries, e, oldest):
     """The same content again: kept beside the older block, never merged."""
-    newest = entries["newest"][oldest]
+    newest = oldest if entries["newer"][oldest] == NONE else np.int64(entries["newest"][oldest])
     entries["newer"][newest] = e
     entries["older"][e] = newest
     entries["newest"][oldest] = e
@@ -114,12 +111,14 @@ def _remove_one_of_several(pool, e):
         entries["older"][newer] = NONE
         entries["next_in_bucket"][newer] = entries["next_in_bucket"][e]
         _replace_in_bucket(pool, _bucket(pool, lo, group_id), e, newer)
-        return
-    entries["newer"][older] = newer
-    if newer != NONE:
-        entries["older"][newer] = older
     else:
-        entries["newest"][find_entry(pool, lo, hi, group_id)] = older
+        entries["newer"][older] = newer
+        if newer != NONE:
+            entries["older"][newer] = older
+        else:
+            entries["newest"][find_entry(pool, lo, hi, group_id)] = older
+    entries["older"][e] = NONE
+    entries["newer"][e] = NONE
 
 
 @compiled_inline
@@ -197,6 +196,8 @@ def _remove_further_hashes(pool, block):
 def init_entries(pool):
     n = pool.scalars["num_gpu_blocks"][0]
     pool.buckets[:] = NONE
+    pool.entries["older"][:] = NONE
+    pool.entries["newer"][:] = NONE
     first, end = n + 2, pool.scalars["end_of_entries"][0]
     pool.scalars["spare"][0] = first if first < end else NONE
     for e in range(first, end):

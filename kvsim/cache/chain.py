@@ -8,13 +8,13 @@ same; the values are not comparable with a server's.
 
 import numpy as np
 
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled, compiled_inline, compiled_part
 from kvsim.tokens import token_at
 
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _ADD1, _ADD2 = np.uint64(0x52DCE729), np.uint64(0x38495AB5)
 _F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-_FIVE = np.uint64(5)
+_ONE, _TWO, _FIVE = np.uint64(1), np.uint64(2), np.uint64(5)
 _S27, _S31, _S33 = np.uint64(27), np.uint64(31), np.uint64(33)
 _WORD = np.uint64(64)
 
@@ -53,6 +53,12 @@ def _finish(lo, hi, length):
     return lo, hi + lo
 
 
+@compiled_inline
+def _pair_at(stream, index):
+    """Two tokens of a stream as one word."""
+    return token_at(stream, index) | token_at(stream, index + _ONE) << np.uint64(32)
+
+
 @compiled_part
 def _token_of(segments, position):
     """Token at a position of the content (only used for look-ahead tokens)."""
@@ -81,22 +87,30 @@ def chain_hashes(segments, block_size, lookahead, lo, hi, start_block, extra_blo
         if skip >= n:
             skip -= n
             continue
-        for i in range(skip, n):
+        i = skip
+        while i < n:
             if block == num_blocks:
                 return
-            token = token_at(stream, start + np.uint64(i))
             lane = filled & 3
-            if lane == 0:
-                k1 = token
-            elif lane == 1:
-                k1 |= token << np.uint64(32)
-            elif lane == 2:
-                k2 = token
+            if lane == 0 and i + 4 <= n and filled + 4 <= block_size:  # nearly always
+                at = start + np.uint64(i)
+                lo, hi = _absorb(lo, hi, _pair_at(stream, at), _pair_at(stream, at + _TWO))
+                filled += 4
+                i += 4
             else:
-                k2 |= token << np.uint64(32)
-                lo, hi = _absorb(lo, hi, k1, k2)
-                k1, k2 = np.uint64(0), np.uint64(0)
-            filled += 1
+                token = token_at(stream, start + np.uint64(i))
+                if lane == 0:
+                    k1 = token
+                elif lane == 1:
+                    k1 |= token << np.uint64(32)
+                elif lane == 2:
+                    k2 = token
+                else:
+                    k2 |= token << np.uint64(32)
+                    lo, hi = _absorb(lo, hi, k1, k2)
+                    k1, k2 = np.uint64(0), np.uint64(0)
+                filled += 1
+                i += 1
             if filled < block_size:
                 continue
             if filled & 3:

@@ -194,7 +194,7 @@ class _Pool:
                     f"entry {entry} under {self.key(entry)} comes after {older} under {self.key(oldest)}, "
                     f"its older one is {noted}"
                 )
-        if self.entries.newest[oldest] != chain[-1]:
+        if len(chain) > 1 and self.entries.newest[oldest] != chain[-1]:
             _fail(f"newest entry like {oldest} is {chain[-1]}, noted is {self.entries.newest[oldest]}")
         return set(chain)
 

@@ -93,9 +93,9 @@ ENTRY_DTYPE = np.dtype(
         ("hash_num_tokens", "i4"),  # tokens that the hash covers; 0: no hash
         ("block_id", "i4"),  # the block that this entry leads to
         ("extra", "i4"),  # next further entry of the same block
-        ("older", "i4"),  # entries with the same key, oldest first
+        ("older", "i4"),  # entries with the same key, oldest first; NONE while it has no key
         ("newer", "i4"),
-        ("newest", "i4"),  # kept by the oldest entry of a key
+        ("newest", "i4"),  # kept by the oldest of several entries
         ("next_in_bucket", "i4"),  # among the oldest entries of their keys
     ]
 )

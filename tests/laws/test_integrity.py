@@ -52,7 +52,7 @@ def column(name, block, value):
         (scalar("enable_caching", 0), "4 hashes although caching is off"),
         (column("hash_num_tokens", 3, 0), r"entries \[\] carry a hash but are not found, \[3\] are found"),
         (column("hash_lo", 3, 7), "key .* is noted for entry"),
-        (column("newer", 1, -1), "newest entry like 1 is 1, noted is 2"),
+        (column("newer", 1, -1), r"entries \[2\] carry a hash but are not found"),
         (column("older", 2, -1), "entry 2 under .* comes after 1"),
         (column("block_id", 3, 2), "entry 3 of block 3 names block 2"),
     ],
