@@ -328,12 +328,12 @@ class Scheduler:
         rows["feature_offset"] = np.cumsum(rows["num_features"]) - rows["num_features"]
         return Arrivals(rows, hashes, _feature_rows([(content.features, ()) for content in contents]))
 
-    def _make_room(self, row: NDArray[np.void]) -> None:
-        """See to it that a row of arrivals can enter."""
-        self.kv_cache_manager.make_room(row)
+    def _make_room(self, rows: NDArray[np.void]) -> None:
+        """See to it that the first of these arrivals can enter, if not all."""
+        self.kv_cache_manager.make_room(rows)
         self.state = self.state._replace(kv=self.kv_cache_manager.state)
         s, features = self.state.scalars, self.state.features
-        count = int(row["num_features"][0] + row["accept_len"][0])
+        count = int(rows["num_features"].sum() + rows["accept_len"].sum())
         if s["end_of_features"][0] + count > len(features):
             live = np.flatnonzero(self.requests["status"] != FREE_SLOT)
             starts = self.requests["feature_offset"][live]
@@ -518,7 +518,7 @@ class EngineCore(Scheduler):
             )
             if why != NO_ROOM:
                 return now, first, why
-            self._make_room(arrivals.rows[first : first + 1])
+            self._make_room(arrivals.rows[first:])
 
     def launch(self, now: float) -> tuple[int, bool]:
         """First half of `step`, for those who want to see a batch before its output is processed.

@@ -89,6 +89,9 @@ class Instance:
             return
         numbers, rows = ended["uid"] - 1, self._as_rows(ended)
         in_time = rows["finish_time"] <= self._horizon
+        if in_time.all():
+            self._log.end(numbers, rows)
+            return
         self._log.end(numbers[in_time], rows[in_time])
         self._log.update(numbers[~in_time], _as_of(rows[~in_time], self._horizon))
 
