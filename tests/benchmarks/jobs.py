@@ -148,7 +148,10 @@ def _differ(took: dict[str, list[Took]], key: str) -> bool:
 
 
 def step_cost(bench: Bench) -> list[Row]:
-    """Whole runs: arrivals, hashing, SimPy, steps, rows, files and summary, over the number of steps."""
+    """Whole runs over the number of steps: arrivals, SimPy, steps, rows, files and summary.
+
+    Once with everything, and once without making and hashing the requests, which `hashing` measures.
+    """
     loads = {
         "one_replica": (
             10,
@@ -166,8 +169,11 @@ def step_cost(bench: Bench) -> list[Row]:
         steps = took["off"][0].says["steps"]
         note = f"mean batch {took['on'][0].says['batch']:.1f}, {steps:,} steps"
         for which, text in (("off", "requests recorded"), ("on", "requests and steps recorded")):
-            each = [seconds / steps * 1e6 for seconds in said(took[which], "cpu")]
+            whole, making = said(took[which], "cpu"), said(took[which], "making")
+            each = [(all_ - made) / steps * 1e6 for all_, made in zip(whole, making, strict=True)]
             rows.append(least("step-cost", f"batch {batch}, {text}", each, "us/step", target, note))
+            each = [seconds / steps * 1e6 for seconds in whole]
+            rows.append(least("step-cost", f"batch {batch}, {text}, with hashing", each, "us/step", note=note))
     return rows
 
 
