@@ -170,10 +170,11 @@ def step_cost(bench: Bench) -> list[Row]:
         note = f"mean batch {took['on'][0].says['batch']:.1f}, {steps:,} steps"
         for which, text in (("off", "requests recorded"), ("on", "requests and steps recorded")):
             whole, making = said(took[which], "cpu"), said(took[which], "making")
+            figure = f"batch {batch}, {text}"
             each = [(all_ - made) / steps * 1e6 for all_, made in zip(whole, making, strict=True)]
-            rows.append(least("step-cost", f"batch {batch}, {text}", each, "us/step", target, note))
+            rows.append(least("step-cost", figure, each, "us/step", target, note))
             each = [seconds / steps * 1e6 for seconds in whole]
-            rows.append(least("step-cost", f"batch {batch}, {text}, with hashing", each, "us/step", note=note))
+            rows.append(least("step-cost", f"{figure}, with hashing", each, "us/step", note=note))
     return rows
 
 
