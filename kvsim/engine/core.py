@@ -434,11 +434,21 @@ class Scheduler:
         """Block and request events (LOG_DTYPE) since the last call; needs `log_capacity`."""
         return self.kv_cache_manager.take_log()
 
-    def take_steps(self) -> NDArray[np.void]:
-        """Rows (STEP_DTYPE) of the steps since the last call; needs `step_capacity`."""
-        n = int(self.state.scalars["num_step_rows"][0])
-        self.state.scalars["num_step_rows"] = 0
-        return self.state.steps[:n].copy()
+    def take_steps(self, in_flight: bool = False) -> NDArray[np.void]:
+        """Rows (STEP_DTYPE) of the steps whose output has been processed since the last call.
+
+        Needs `step_capacity`. in_flight: the rest as well.
+        """
+        s, rows = self.state.scalars, self.state.steps
+        n, batches = int(s["num_step_rows"][0]), self.state.batches
+        ring = (int(s["first_batch"][0]) + np.arange(int(s["num_batches"][0]))) % len(batches)
+        kept = [] if in_flight else [b for b in ring.tolist() if batches["row"][b] != NONE]
+        done = rows[: n - len(kept)].copy()
+        rows[: len(kept)] = rows[n - len(kept) : n].copy()
+        batches["row"][ring] = NONE
+        batches["row"][kept] = np.arange(len(kept))
+        s["num_step_rows"] = len(kept)
+        return done
 
     def take_events(self) -> list[KVCacheEvent]:
         """KV events since the last call; none without `log_capacity`."""

@@ -101,6 +101,7 @@ class Instance:
         What a step in progress then brings is not there yet, but its tokens count as generated.
         """
         self.collect()
+        self._recorder.record(self.number, self.core, at_end=True)
         live = self.core.live_rows()
         self._log.update(live["uid"] - 1, _as_of(self._as_rows(live), self._horizon))
 
