@@ -3,6 +3,7 @@
 The catalog keeps its rows in the same form, so there is one reader for all models.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ _LAYER_KINDS = {
 class VisionSpec:
     """Vision encoder facts. Sizes in pixels are of one patch side; pixel limits are areas of an image.
 
-    One language token stands for spatial_merge_size^2 patches.
+    One language token stands for spatial_merge_size^2 patches. deepstack_levels: encoder layers whose
+    output also goes into the first language layers (Qwen3-VL).
     """
 
     depth: int
@@ -55,6 +57,7 @@ class VisionSpec:
     gated_mlp: bool
     min_pixels: int | None
     max_pixels: int | None
+    deepstack_levels: int = 0
 
     @property
     def pixels_per_token_side(self) -> int:
@@ -69,6 +72,20 @@ class VisionSpec:
 
 
 @dataclass(frozen=True)
+class LinearSpec:
+    """State of one linear-attention (gated delta) or Mamba-2 layer, before any tensor split.
+
+    conv_dim: channels of the short convolution. state_size: elements of the recurrent state.
+    state_bytes: of one of those; 0 means the model's own type.
+    """
+
+    conv_dim: int
+    conv_kernel: int
+    state_size: int
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """Shape of one model; 0 or None where a fact is absent. See `from_config` for the sources of fields.
 
@@ -77,6 +94,8 @@ class ModelSpec:
     quantization: of the linear layers, a name in `QUANT_BYTES` or None.
     num_moe_layers: layers with routed experts; the others have one MLP of intermediate_size.
     stated_parameters: number of weights if known, vision encoder included.
+    partial_rotary_factor: share of a head that the rotary embedding turns.
+    multimodal_rope: rotary embedding with three position axes; vLLM keeps a four times longer table for it.
     source: where the facts come from.
     """
 
@@ -111,6 +130,9 @@ class ModelSpec:
     quantization: str | None
     stated_parameters: int | None
     vision: VisionSpec | None
+    linear: LinearSpec | None = None
+    partial_rotary_factor: float = 1.0
+    multimodal_rope: bool = False
 
     @property
     def is_mla(self) -> bool:
@@ -222,6 +244,9 @@ class ModelSpec:
             quantization=_quantization(config),
             stated_parameters=integer(config, "num_parameters") or None,
             vision=_vision(config),
+            linear=_linear(text),
+            partial_rotary_factor=_share(text, "partial_rotary_factor"),
+            multimodal_rope=_multimodal_rope(text, config),
         )
 
 
@@ -339,4 +364,43 @@ def _vision(config: Config) -> VisionSpec | None:
         gated_mlp=str(vision.get("hidden_act", "")) == "silu",
         min_pixels=integer(vision, "min_pixels") or None,
         max_pixels=integer(vision, "max_pixels") or None,
+        deepstack_levels=integer(vision, "deepstack_layers")
+        or len(listed(vision, "deepstack_visual_indexes")),
     )
+
+
+def _linear(text: Config) -> LinearSpec | None:
+    """Gated delta net (Qwen3-Next and its heirs) or Mamba-2 (Nemotron-H)."""
+    state_bytes = DTYPE_BYTES.get(str(text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype")), 0)
+    keys = integer(text, "linear_num_key_heads") * integer(text, "linear_key_head_dim")
+    values = integer(text, "linear_num_value_heads") * integer(text, "linear_value_head_dim")
+    if keys and values:
+        kernel = integer(text, "linear_conv_kernel_dim") or 4
+        state = values * integer(text, "linear_key_head_dim")
+        return LinearSpec(2 * keys + values, kernel, state, state_bytes)
+    inner = integer(text, "mamba_num_heads") * integer(text, "mamba_head_dim")
+    size = integer(text, "ssm_state_size")
+    if inner and size:
+        conv = inner + 2 * integer(text, "n_groups") * size
+        return LinearSpec(conv, integer(text, "conv_kernel") or 4, inner * size, state_bytes)
+    return None
+
+
+def _share(text: Config, key: str) -> float:
+    value = text.get(key)
+    if value is None:
+        value = section(text, "rope_parameters").get(key, 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise KvsimError(f"model: {key} is {shown(value)}, wanted a number from 0 to 1")
+    return float(value)
+
+
+def _multimodal_rope(text: Config, config: Config) -> bool:
+    rope = {**_rope(text, "rope_scaling"), **_rope(text, "rope_parameters")}
+    vision = section(config, "vision_config")
+    return bool(rope.get("mrope_section")) or integer(vision, "spatial_merge_size") > 1
+
+
+def _rope(text: Config, key: str) -> Config:
+    value = text.get(key)
+    return value if isinstance(value, Mapping) else {}
