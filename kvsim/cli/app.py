@@ -122,7 +122,9 @@ def capacity(
     used_by_others_gib: Annotated[
         float, typer.Option(metavar="GIB", min=0, help="What other processes hold of the card.")
     ] = 0.0,
-    vllm_version: Annotated[str, typer.Option(metavar="0.N", help="vLLM release, 0.6 to 0.33.")] = "0.33",
+    vllm_version: Annotated[
+        str | None, typer.Option(metavar="0.N", help="vLLM release, 0.6 to 0.33 (0.33 if absent).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     sweep: Annotated[
         list[str] | None,
@@ -132,6 +134,15 @@ def capacity(
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw the sweep, a PNG or SVG.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Explain this start-up log; it names the flags.")
+    ] = None,
+    save_profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --log: keep the observed parts.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use the parts that --save-profile kept.")
     ] = None,
     evaluate: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Compare with published start-up logs instead.")
@@ -145,19 +156,24 @@ def capacity(
     Prints the lines that vLLM would print, the bridge from the card's memory to tokens, and a range.
     A whole command line may follow after --: kvsim capacity --gpu H100 -- vllm serve MODEL ...
     """
-    from kvsim.cli.capacity import capacity_command, evaluate_command
+    from kvsim.cli.capacity import capacity_command, evaluate_command, log_command
 
     if evaluate is not None:
         evaluate_command(evaluate, every=rows, as_json=as_json)
+        return
+    if log is not None:
+        facts = {"gpu": gpu, "gpu_memory_gib": gpu_memory_gib, "vllm_version": vllm_version}
+        log_command(log, words or [], facts, save_profile, as_json=as_json)
         return
     capacity_command(
         words or [],
         gpu,
         gpu_memory_gib,
         used_by_others_gib,
-        vllm_version,
+        vllm_version or "0.33",
         sweep or [],
         plot,
+        profile,
         as_json=as_json,
     )
 

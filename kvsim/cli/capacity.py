@@ -13,13 +13,16 @@ from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.capacity import CapacityPlan, plan_capacity
 from kvsim.gpu.evaluation import evaluate
+from kvsim.gpu.log_reader import read_log, read_profile, save_profile
 from kvsim.gpu.serve_flags import ServeFlags, read_command
 from kvsim.gpu.sweep import read_axes, swept
 from kvsim.report.capacity import (
     evaluation_facts,
+    log_facts,
     plot_sweep,
     print_capacity,
     print_evaluation,
+    print_log,
     print_sweep,
 )
 
@@ -32,6 +35,7 @@ def capacity_command(
     vllm_version: str,
     sweep: Sequence[str],
     plot: Path | None,
+    profile: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -45,6 +49,7 @@ def capacity_command(
         "gpu_memory_gib": gpu_memory_gib,
         "used_by_others_gib": used_by_others_gib,
         "vllm_version": vllm_version,
+        "observed": read_profile(profile) if profile is not None else None,
     }
     out = Console(highlight=False, markup=False, emoji=False)
     if sweep:
@@ -83,6 +88,34 @@ def _sweep(
 def _row_facts(names: Sequence[str], values: Sequence[Any], plan: CapacityPlan | str) -> dict[str, Any]:
     swept_values = dict(zip(names, values, strict=True))
     return swept_values | ({"error": plan} if isinstance(plan, str) else plan.to_dict())
+
+
+def log_command(
+    log: Path, words: Sequence[str], facts: dict[str, Any], save: Path | None, *, as_json: bool
+) -> None:
+    """Bridge of a start-up log beside the prediction; `facts` and `words` say what the log does not."""
+    collector.resume()
+    command = read_command(words)
+    seen = read_log(log)
+    model = command.model or seen.model
+    plan, why = None, "the log does not name the model; give MODEL"
+    if model is not None:
+        flags = seen.flags() | command.values
+        if facts["gpu"] is None and facts["gpu_memory_gib"] is None:
+            facts["gpu_memory_gib"] = seen.total_gib
+        facts["vllm_version"] = facts["vllm_version"] or seen.version or "0.33"
+        try:
+            plan = plan_capacity(model, **facts, **flags)
+        except KvsimError as error:
+            if command.model is not None:
+                raise
+            why = str(error)
+    if as_json:
+        print(json.dumps(log_facts(seen, plan), indent=1))
+    else:
+        print_log(seen, plan, why, Console(highlight=False, markup=False, emoji=False))
+    if save is not None:
+        save_profile(seen, save)
 
 
 def evaluate_command(path: Path, *, every: bool, as_json: bool) -> None:

@@ -92,13 +92,19 @@ class _Question:
     used_by_others: int
     mamba_mode: str
     spec_tokens: int
+    observed: Mapping[str, int]
 
     def layout(self) -> CacheLayout:
         mode: Any = self.mamba_mode
         return cache_layout(self.model, self.options, self.of, mamba_mode=mode, spec_tokens=self.spec_tokens)
 
     def prediction(self) -> MemoryPrediction:
-        return predict_memory(self.model, self.of, self.setup)
+        found = predict_memory(self.model, self.of, self.setup)
+        if not self.observed:
+            return found
+        known = set(self.observed) >= {"weights", "activation", "non_torch"}
+        error = found.error // 4 if known else found.error
+        return replace(found, **dict(self.observed), error=error)  # type: ignore[arg-type]
 
     def available(self) -> int:
         return self.given if self.given is not None else self.prediction().available
@@ -119,6 +125,7 @@ def plan_capacity(
     used_by_others_gib: float = 0.0,
     available_kv_cache_bytes: int | None = None,
     vllm_version: str = "0.33",
+    observed: Mapping[str, int] | None = None,
     ignored: tuple[str, ...] = (),
     **flags: Any,
 ) -> CapacityPlan:
@@ -127,6 +134,8 @@ def plan_capacity(
     model: catalog name, path to a config.json, its content, or a `ModelSpec`. gpu: catalog name, and/or
     gpu_memory_gib, the memory that the driver shows. used_by_others_gib: what other processes hold.
     available_kv_cache_bytes: take these bytes instead of predicting them.
+    observed: bytes of parts that a log has shown (weights, activation, cuda_graphs, non_torch), which
+    then replace the predicted ones; see `kvsim.gpu.log_reader.read_profile`.
     flags: vLLM's, with underscores: max_model_len, max_num_seqs, max_num_batched_tokens,
     gpu_memory_utilization, tensor_parallel_size, kv_cache_dtype, block_size, quantization, ...
 
@@ -136,7 +145,7 @@ def plan_capacity(
     question = _question(
         model, gpu, gpu_memory_gib, used_by_others_gib, available_kv_cache_bytes, vllm_version, flags
     )
-    return replace(_answer(question), ignored=ignored)
+    return replace(_answer(replace(question, observed=observed or {})), ignored=ignored)
 
 
 def _question(
@@ -192,7 +201,7 @@ def _question(
             f"speculative_config: num_speculative_tokens is {str(spec_tokens)[:40]!r}, wanted 0 to 1000"
         )
     others = round(others_gib * GIB)
-    return _Question(spec, of, setup, options, given, others, mode, spec_tokens)
+    return _Question(spec, of, setup, options, given, others, mode, spec_tokens, {})
 
 
 _OTHER_FLAGS = {
@@ -441,6 +450,7 @@ def _tensor_parallel(question: _Question, length: int) -> WayOut | None:
         ranks = question.options.tensor_parallel_size * factor
         changed = replace(
             question,
+            observed={},
             options=replace(question.options, tensor_parallel_size=ranks),
             setup=replace(question.setup, tensor_parallel_size=ranks),
         )

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kvsim.gpu.capacity import CapacityPlan, WayOut
 from kvsim.gpu.evaluation import Evaluation
+from kvsim.gpu.log_reader import LogFacts, adds_up, differences
 from kvsim.gpu.refusals import GIB
 
 _BAR = 64
@@ -214,6 +215,74 @@ def _print_rows(found: Evaluation, out: Console) -> None:
         )
     out.print()
     out.print(table)
+
+
+_PRINTED = (
+    ("the card", "total_gib"),
+    ("x utilization", "requested_gib"),
+    ("- consumed (weights, non-torch)", "consumed_gib"),
+    ("weights", "weights_gib"),
+    ("- activation peak", "activation_gib"),
+    ("- non-torch", "non_torch_gib"),
+    ("CUDA graphs, estimated", "cuda_graph_gib"),
+    ("CUDA graphs, captured", "captured_graph_gib"),
+    ("= KV cache", "available_gib"),
+)
+
+
+def print_log(seen: LogFacts, plan: CapacityPlan | None, why: str, out: Console) -> None:
+    """The bridge with the true parts, whether they add up, and what the prediction misses."""
+    title = f"{seen.model or (plan.model if plan else 'a model that the log does not name')}"
+    out.print(f"{title}, vLLM {seen.version or 'of unknown version'}: as the log prints it", style="bold")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, key in _PRINTED:
+        if getattr(seen, key) is not None:
+            table.add_row(name, f"{getattr(seen, key):.2f} GiB")
+    for name, key in (("blocks", "num_gpu_blocks"), ("tokens", "kv_tokens"), ("longest", "longest")):
+        if getattr(seen, key) is not None:
+            table.add_row(name, f"{getattr(seen, key):,}")
+    if seen.max_concurrency is not None:
+        table.add_row("concurrency", f"{seen.max_concurrency:.2f}x")
+    out.print(table)
+    out.print(_sum_sentence(seen), soft_wrap=True)
+    if plan is None:
+        out.print(f"No prediction: {why}", soft_wrap=True)
+        return
+    if plan.prediction is None:
+        return
+    out.print("\nBeside the prediction", style="bold")
+    compared = Table(box=None, pad_edge=False)
+    for name in ("Part", "Printed GiB", "Predicted GiB", "Likeliest cause of a difference"):
+        compared.add_column(name, justify="right" if "GiB" in name else "left")
+    for row in differences(seen, plan.prediction):
+        compared.add_row(row.part, f"{row.printed_gib:.2f}", f"{row.predicted_gib:.2f}", row.cause)
+    if seen.available_gib is not None:
+        compared.add_row("= KV cache", f"{seen.available_gib:.2f}", f"{plan.available / GIB:.2f}", "")
+    out.print(compared)
+
+
+def _sum_sentence(seen: LogFacts) -> str:
+    found = adds_up(seen)
+    if found is None:
+        return "The log does not print all parts, so that they cannot be added up."
+    left, rounding = found
+    if abs(left) <= rounding:
+        return f"The parts add up to {left:+.2f} GiB, within their rounding."
+    what = "something that the log does not print took it" if left > 0 else "a part is printed within another"
+    return f"The parts leave {left:+.2f} GiB unexplained: {what}."
+
+
+def log_facts(seen: LogFacts, plan: CapacityPlan | None) -> dict[str, Any]:
+    """The same as plain JSON types."""
+    found = adds_up(seen)
+    facts: dict[str, Any] = {"printed": {k: v for k, v in vars(seen).items() if v is not None}}
+    facts["unexplained_gib"] = found[0] if found else None
+    if plan is not None and plan.prediction is not None:
+        facts["differences"] = [vars(row) for row in differences(seen, plan.prediction)]
+        facts["prediction"] = plan.to_dict()
+    return facts
 
 
 def evaluation_facts(found: Evaluation) -> dict[str, Any]:

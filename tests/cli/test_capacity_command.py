@@ -104,3 +104,27 @@ def test_broken_configs_are_one_line(capsys, tmp_path, text):
     code, _, err = kvsim(capsys, "capacity", path, "--gpu", "H100")
     assert code == 2
     assert len(err.splitlines()) == 1
+
+
+LOG = """\
+INFO core.py] Initializing a V1 LLM engine (v0.19.0) with config: model='meta-llama/Llama-3.1-8B-Instruct', \
+max_seq_len=32768, tensor_parallel_size=1
+INFO gpu_model_runner.py] Model loading took 14.99 GiB memory and 3.1 seconds
+INFO gpu_worker.py] Available KV cache memory: 5.05 GiB
+INFO kv_cache_utils.py] GPU KV cache size: 41,408 tokens
+"""
+
+
+def test_a_log_beside_the_prediction(capsys, tmp_path):
+    log, profile = tmp_path / "start.log", tmp_path / "profile.json"
+    log.write_text(LOG)
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--gpu", "RTX 4090", "--save-profile", profile)
+    assert code == 0
+    assert "as the log prints it" in out
+    assert "weights" in out.partition("Beside the prediction")[2]
+    assert json.loads(profile.read_text())["parts_gib"] == {"weights": 14.99}
+    code, out, _ = kvsim(capsys, "capacity", "Llama-3.1-8B", "--gpu", "4090", "--profile", profile, "--json")
+    assert json.loads(out)["prediction"]["weights"] == round(14.99 * (1 << 30))
+    code, out, err = kvsim(capsys, "capacity", "--log", tmp_path / "no.log")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
