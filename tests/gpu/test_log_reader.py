@@ -37,7 +37,8 @@ the rest of the memory reserved for KV Cache is 2.36GiB.
 """
 V1 = """\
 \x1b[1;36m(EngineCore_DP0 pid=1)\x1b[0;0m INFO core.py:97] Initializing a V1 LLM engine (v0.30.0) with \
-config: model='meta-llama/Llama-3.1-8B-Instruct', max_seq_len=131072, tensor_parallel_size=1, enforce_eager=False
+config: model='meta-llama/Llama-3.1-8B-Instruct', max_seq_len=131072, \
+tensor_parallel_size=1, enforce_eager=False
 INFO gpu_model_runner.py:5089] Model loading took 15.0 GiB memory and 3.100000 seconds
 INFO gpu_model_runner.py:6410] Estimated CUDA graph memory: 0.23 GiB total
 INFO gpu_worker.py:773] Available KV cache memory: 56.21 GiB
