@@ -84,6 +84,8 @@ def cache_layout(
     if "linear" in model.layer_types:
         return _linear_layout(model, options, release, mtp_layers, spec_tokens, mamba_mode, block_multiple)
     layers = kv_cache_layers(model, options)
+    if model.encoder is not None and not release.v0:
+        return _encoder_decoder_layout(model, options, release)
     if not release.has_hybrid_groups:
         page = sum(spec.as_full().page_size_bytes for spec in layers.values())
         return CacheLayout(options.block_size, page, 1, lambda n: cdiv(n, options.block_size), release)
@@ -95,6 +97,14 @@ def cache_layout(
 
     smallest = min(group.spec.block_size for group in groups)
     return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release)
+
+
+def _encoder_decoder_layout(model: ModelSpec, options: KVCacheOptions, release: Release) -> CacheLayout:
+    """Decoder layers keep their own tokens in one group and the encoder's output in another."""
+    assert model.encoder is not None
+    block, encoder = options.block_size, model.encoder.num_tokens
+    page = sum(spec.page_size_bytes for spec in kv_cache_layers(model, options).values())
+    return CacheLayout(block, page, 2, lambda n: cdiv(n, block) + cdiv(encoder, block), release)
 
 
 def state_bytes(linear: LinearSpec, tensor_parallel_size: int, spec_tokens: int, dtype: str) -> int:

@@ -180,7 +180,7 @@ def _language_peak(model: ModelSpec, setup: MemorySetup) -> float:
         widths.append(chosen + 4 * hidden)
     if model.linear is not None:
         # projection, convolution's output, gate and core output; residual, normed input and output
-        widths.append((2 * model.linear.conv_dim + 2 * model.linear.conv_dim / 3) / tp + 3 * hidden)
+        widths.append((2 * model.linear.conv_dim + 2 * model.linear.inner_size) / tp + 3 * hidden)
     peak = 2 * setup.max_num_batched_tokens * max(widths)
     return peak + _mla_workspace(model, setup)
 
@@ -215,6 +215,8 @@ def _encoder(model: ModelSpec, release: Release, setup: MemorySetup) -> tuple[in
 
     V0 profiled with prompts of max_num_batched_tokens whose images hardly mattered: none.
     """
+    if model.encoder is not None and not release.v0:
+        return _audio(model, setup)
     vision = model.vision
     if vision is None or setup.images_per_prompt == 0 or release.v0:
         return 0, 0
@@ -230,6 +232,15 @@ def _encoder(model: ModelSpec, release: Release, setup: MemorySetup) -> tuple[in
     width = pixels + _mlp(model, setup) + 5 * vision.hidden_size + vision.deepstack_levels * out / merge
     held = 2 * items * tokens * out * (1 + vision.deepstack_levels)
     return held, int(2 * patches * width)
+
+
+def _audio(model: ModelSpec, setup: MemorySetup) -> tuple[int, int]:
+    """The same of an encoder-decoder model: as many inputs as the token budget admits."""
+    encoder = model.encoder
+    assert encoder is not None
+    tokens = max(setup.max_num_batched_tokens // encoder.num_tokens, 1) * encoder.num_tokens
+    width = 2 * encoder.intermediate_size / setup.tensor_parallel_size + 5 * model.hidden_size
+    return 2 * tokens * model.hidden_size, int(2 * tokens * width)
 
 
 def _mlp(model: ModelSpec, setup: MemorySetup) -> float:
