@@ -120,6 +120,8 @@ class FastBlockHasher:
 
         `leading` becomes 0 for the others.
         """
+        if not leading.any():
+            return _NO_WORDS, np.zeros(len(leading), np.int64)
         keys = np.column_stack([first_segments, roots, leading.astype(np.uint64)])
         if len(keys) == 1:  # it comes alone, others like it may follow
             chain = self._shared_chain(tuple(keys[0].tolist()), True) if leading[0] else _NO_WORDS

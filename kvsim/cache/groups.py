@@ -53,6 +53,7 @@ class KVCacheConfig:
 
     num_gpu_blocks counts the null block. max_in_flight_tokens: batches in flight x tokens of a
     batch. retention_interval: None keeps window blocks densely, 0 only where a prompt can resume.
+    log_capacity, kv_events: see `kvsim.engine.config.EngineConfig`.
     """
 
     num_gpu_blocks: int

@@ -202,9 +202,9 @@ class KVCacheManager:
         self._next_uid += 1
         return row
 
-    def make_room(self, row: NDArray[np.void]) -> None:
-        """See to it that a row can enter the table; `state` is another one then."""
-        self.state = with_room(self.state, int(row["num_hashes"][0]))
+    def make_room(self, rows: NDArray[np.void]) -> None:
+        """See to it that the first of these rows can enter the table, if not all; `state` may change."""
+        self.state = with_room(self.state, len(rows), int(rows["num_hashes"].sum()))
 
     def remember(
         self,

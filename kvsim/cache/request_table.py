@@ -43,12 +43,15 @@ def release_request(kv, r):
     kv.pool.scalars["first_free_slot"][0] = r
 
 
-def with_room(kv: KVState, num_hashes: int) -> KVState:
-    """The state with room for one more request that has `num_hashes` block hashes."""
+def with_room(kv: KVState, num_requests: int, num_hashes: int) -> KVState:
+    """The state with room for one more request at least, and for `num_hashes` more block hashes.
+
+    num_requests: how many are about to come; if the table is full, it grows for all of them.
+    """
     s = kv.pool.scalars
     if s["first_free_slot"][0] == NONE:
-        kv = kv._replace(requests=_doubled(kv.requests))
-        s["first_free_slot"] = len(kv.requests) // 2
+        s["first_free_slot"] = len(kv.requests)
+        kv = kv._replace(requests=_grown(kv.requests, num_requests))
     if s["end_of_hashes"][0] + num_hashes > len(kv.block_hashes):
         live = np.flatnonzero(kv.requests["status"] != FREE_SLOT)
         starts, lengths = kv.requests["hash_offset"][live], kv.requests["num_hashes"][live]
@@ -74,12 +77,17 @@ def moved_together(
         size *= 2
     new_starts = np.cumsum(lengths) - lengths
     moved = np.zeros((size, *array.shape[1:]), array.dtype)
-    moved[:total] = array[np.repeat(starts - new_starts, lengths) + np.arange(total)]
+    if np.array_equal(starts, new_starts):  # nothing was freed, as while a burst arrives
+        moved[:total] = array[:total]
+    else:
+        moved[:total] = array[np.repeat(starts - new_starts, lengths) + np.arange(total)]
     return moved, new_starts
 
 
-def _doubled(requests: NDArray[np.void]) -> NDArray[np.void]:
+def _grown(requests: NDArray[np.void], num_more: int) -> NDArray[np.void]:
+    """Twice as many rows, or room for `num_more` if that is more."""
     n = len(requests)
-    grown = np.concatenate([requests, np.zeros(n, REQUEST_DTYPE)])
+    grown = np.zeros(n + max(n, num_more), REQUEST_DTYPE)
+    grown[:n] = requests
     link_free_slots(grown, n)
     return grown

@@ -28,7 +28,11 @@ def run_command(
     quiet: bool,
 ) -> None:
     """Raises `KvsimError` for bad input; then nothing has been written."""
-    options: list[str | Override] = [*overrides, *map(recorded, record), *map(limited, goodput)]
+    options: list[str | Override] = [
+        *overrides,
+        *map(recorded, dict.fromkeys(record)),
+        *map(limited, goodput),
+    ]
     scenario = load_scenario(file, options, trace)
     showing = progress(quiet, cold=not compiled.is_warm())
     with placed(scenario, file, overrides), showing as on_progress:

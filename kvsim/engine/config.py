@@ -26,7 +26,9 @@ class EngineConfig:
     encoder_compute_budget and encoder_cache_size, in embeddings, default to
     max_num_batched_tokens. kv_groups: attention kinds that share the pool. acceptance_rate: share
     of draft tokens that are accepted, each given that the one before it was. log_capacity > 0
-    records block and request events of every step.
+    records block and request events of every step, as many between two readings; with kv_events
+    they can be read as vLLM's KV events, for which the tokens of live requests are kept.
+    step_capacity > 0 records a row for each step, as many between two readings.
 
     Raises KvsimError for a value that vLLM would refuse or that makes no sense.
     """

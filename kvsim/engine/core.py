@@ -328,12 +328,12 @@ class Scheduler:
         rows["feature_offset"] = np.cumsum(rows["num_features"]) - rows["num_features"]
         return Arrivals(rows, hashes, _feature_rows([(content.features, ()) for content in contents]))
 
-    def _make_room(self, row: NDArray[np.void]) -> None:
-        """See to it that a row of arrivals can enter."""
-        self.kv_cache_manager.make_room(row)
+    def _make_room(self, rows: NDArray[np.void]) -> None:
+        """See to it that the first of these arrivals can enter, if not all."""
+        self.kv_cache_manager.make_room(rows)
         self.state = self.state._replace(kv=self.kv_cache_manager.state)
         s, features = self.state.scalars, self.state.features
-        count = int(row["num_features"][0] + row["accept_len"][0])
+        count = int(rows["num_features"].sum() + rows["accept_len"].sum())
         if s["end_of_features"][0] + count > len(features):
             live = np.flatnonzero(self.requests["status"] != FREE_SLOT)
             starts = self.requests["feature_offset"][live]
@@ -434,11 +434,21 @@ class Scheduler:
         """Block and request events (LOG_DTYPE) since the last call; needs `log_capacity`."""
         return self.kv_cache_manager.take_log()
 
-    def take_steps(self) -> NDArray[np.void]:
-        """Rows (STEP_DTYPE) of the steps since the last call; needs `step_capacity`."""
-        n = int(self.state.scalars["num_step_rows"][0])
-        self.state.scalars["num_step_rows"] = 0
-        return self.state.steps[:n].copy()
+    def take_steps(self, in_flight: bool = False) -> NDArray[np.void]:
+        """Rows (STEP_DTYPE) of the steps whose output has been processed since the last call.
+
+        Needs `step_capacity`. in_flight: the rest as well.
+        """
+        s, rows = self.state.scalars, self.state.steps
+        n, batches = int(s["num_step_rows"][0]), self.state.batches
+        ring = (int(s["first_batch"][0]) + np.arange(int(s["num_batches"][0]))) % len(batches)
+        kept = [] if in_flight else [b for b in ring.tolist() if batches["row"][b] != NONE]
+        done = rows[: n - len(kept)].copy()
+        rows[: len(kept)] = rows[n - len(kept) : n].copy()
+        batches["row"][ring] = NONE
+        batches["row"][kept] = np.arange(len(kept))
+        s["num_step_rows"] = len(kept)
+        return done
 
     def take_events(self) -> list[KVCacheEvent]:
         """KV events since the last call; none without `log_capacity`."""
@@ -518,7 +528,7 @@ class EngineCore(Scheduler):
             )
             if why != NO_ROOM:
                 return now, first, why
-            self._make_room(arrivals.rows[first : first + 1])
+            self._make_room(arrivals.rows[first:])
 
     def launch(self, now: float) -> tuple[int, bool]:
         """First half of `step`, for those who want to see a batch before its output is processed.

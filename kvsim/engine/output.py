@@ -239,8 +239,9 @@ def _propose_drafts(eng, entry, num_reqs):
 def update_from_output(eng, now):
     """Process the oldest batch in flight, which ended at `now`."""
     s, q = eng.scalars, eng.kv.requests
-    eng.kv.pool.scalars["now"][0] = now
     b = s["first_batch"][0]
+    eng.kv.pool.scalars["now"][0] = now
+    eng.kv.pool.scalars["step"][0] = eng.batches["step"][b]
     entry, num_reqs = eng.scheduled[b], eng.batches["num_reqs"][b]
     any_finished = False
     for i in range(num_reqs):

@@ -383,7 +383,7 @@ def schedule(eng, now):
     """Decide the next batch and append it to the batches in flight; its number of tokens."""
     s = eng.scalars
     s["current_step"][0] += 1
-    eng.kv.pool.scalars["step"][0] = s["num_steps"][0] + 1  # if it gets tokens
+    eng.kv.pool.scalars["step"][0] = s["num_steps"][0] + 1  # a batch without tokens counts with the next
     eng.kv.pool.scalars["now"][0] = now
     b = new_batch_index(eng)
     s["new_batch"][0] = b
@@ -397,13 +397,13 @@ def schedule(eng, now):
     lone = s["num_running"][0] + s["num_waiting"][0] <= 1 and s["lone_request_ignores_threshold"][0] != 0
     s["prefill_threshold"][0] = 0 if lone else s["long_prefill_token_threshold"][0]
     _schedule_running(eng)
-    if s["preempted_in_step"][0] > 0:
-        _note_waiting(eng, PREEMPTION, s["waiting_head"][0])
-    elif s["num_waiting"][0] > 0:
+    reason, unreached = PREEMPTION, s["waiting_head"][0]
+    if s["preempted_in_step"][0] == 0:
         reason, unreached = _schedule_waiting(eng, now)
+    if eng.batches["num_tokens"][b] > 0:
         _note_waiting(eng, reason, unreached)
-    else:
-        s["waiting_now"][0, :] = 0
+        s["num_steps"][0] += 1
+    eng.batches["step"][b] = s["num_steps"][0]
     _update_after_schedule(eng)
     s["num_batches"][0] += 1
     return eng.batches["num_tokens"][b]

@@ -92,6 +92,7 @@ ENGINE_DTYPE = np.dtype(
         ("waiting_now", "i8", (NUM_REASONS,)),
         ("unreached", "i8"),
         ("unreached_reason", "i8"),
+        ("preemptions_before", "i8"),
         ("queries_before", "i8"),
         ("hits_before", "i8"),
         ("cached_before", "i8"),
@@ -119,6 +120,8 @@ BATCH_DTYPE = np.dtype(
         ("num_encoder_tokens", "i8"),
         ("start_time", "f8"),
         ("end_time", "f8"),
+        ("step", "i8"),  # steps with tokens up to here
+        ("row", "i8"),  # of `steps`, or NONE
     ]
 )
 

@@ -35,7 +35,6 @@ def price_batch(eng, cost, b):
 def _account(eng, b, seconds):
     s = eng.scalars
     in_use = usage(eng.kv)
-    s["num_steps"][0] += 1
     s["scheduled_tokens"][0] += eng.batches["num_tokens"][b]
     s["encoder_tokens"][0] += eng.batches["num_encoder_tokens"][b]
     s["busy_time"][0] += seconds
@@ -76,7 +75,6 @@ def _record(eng, b):
     row["num_tokens"][n] = eng.batches["num_tokens"][b]
     row["num_prefill_tokens"][n] = _num_prefill_tokens(eng, b)
     row["num_encoder_tokens"][n] = eng.batches["num_encoder_tokens"][b]
-    row["num_preempted"][n] = s["preempted_in_step"][0]
     row["num_running"][n] = s["num_running"][0]
     row["num_waiting"][n] = s["num_waiting"][0]
     row["num_blocks_used"][n] = kv["num_gpu_blocks"][0] - 1 - kv["num_free_blocks"][0]
@@ -88,13 +86,26 @@ def _record(eng, b):
     row["waiting_encoder_budget"][n] = waiting[5]
     row["waiting_lora_limit"][n] = waiting[6]
     row["waiting_output_in_flight"][n] = waiting[7]
-    row["prefix_cache_queries"][n] = kv["queries"][0] - s["queries_before"][0]
-    row["prefix_cache_hits"][n] = kv["hits"][0] - s["hits_before"][0]
-    row["blocks_cached"][n] = kv["num_cached"][0] - s["cached_before"][0]
-    row["blocks_evicted"][n] = kv["num_evicted"][0] - s["evicted_before"][0]
+    row["num_preempted"][n] = 0
+    row["prefix_cache_queries"][n] = row["prefix_cache_hits"][n] = 0
+    row["blocks_cached"][n] = row["blocks_evicted"][n] = 0
+    _count_in_row(eng, n)
+    eng.batches["row"][b] = n
+    s["num_step_rows"][0] = n + 1
+
+
+@compiled_part
+def _count_in_row(eng, n):
+    """Add to row `n` what has happened to blocks and requests since this was last asked."""
+    s, kv, row = eng.scalars, eng.kv.pool.scalars, eng.steps
+    row["num_preempted"][n] += s["num_preemptions"][0] - s["preemptions_before"][0]
+    row["prefix_cache_queries"][n] += kv["queries"][0] - s["queries_before"][0]
+    row["prefix_cache_hits"][n] += kv["hits"][0] - s["hits_before"][0]
+    row["blocks_cached"][n] += kv["num_cached"][0] - s["cached_before"][0]
+    row["blocks_evicted"][n] += kv["num_evicted"][0] - s["evicted_before"][0]
+    s["preemptions_before"][0] = s["num_preemptions"][0]
     s["queries_before"][0], s["hits_before"][0] = kv["queries"][0], kv["hits"][0]
     s["cached_before"][0], s["evicted_before"][0] = kv["num_cached"][0], kv["num_evicted"][0]
-    s["num_step_rows"][0] = n + 1
 
 
 @compiled_part
@@ -123,6 +134,7 @@ def launch(eng, cost, now):
     eng.batches["start_time"][b] = start
     eng.batches["end_time"][b] = start + seconds
     s["busy_until"][0] = start + seconds
+    eng.batches["row"][b] = NONE
     if scheduled > 0:
         _account(eng, b, seconds)
         if s["num_step_rows"][0] < len(eng.steps):
@@ -140,9 +152,12 @@ def collect(eng, now, scheduled):
     s = eng.scalars
     if s["num_batches"][0] == 0:
         return IDLE
+    row = eng.batches["row"][s["first_batch"][0]]
     stuck = scheduled == 0 and _tokens_in_flight(eng) == 0 and s["finished_to_flush"][0] == 0
     end = max(now, eng.batches["end_time"][s["first_batch"][0]])
     update_from_output(eng, end)
+    if row != NONE:
+        _count_in_row(eng, row)
     if stuck and s["finished_to_flush"][0] == 0:
         return IDLE
     return end

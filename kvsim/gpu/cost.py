@@ -100,7 +100,7 @@ def step_time(  # type: ignore[no-untyped-def]
     Allocates nothing; compiled code alone may call it (`StepCost.seconds` is the way from Python).
     """
     p = parameters[0]
-    window = p["window"]
+    window, has_windows = p["window"], p["score_window"] > 0.0 or p["kv_window"] > 0.0
     tokens = full_scores = full_kv = window_scores = window_kv = 0.0
     for i in range(num_reqs):
         new = float(num_scheduled_tokens[i])
@@ -108,6 +108,8 @@ def step_time(  # type: ignore[no-untyped-def]
         tokens += new
         full_scores += new * context + 0.5 * new * (new + 1.0)
         full_kv += context + new
+        if not has_windows:
+            continue
         below = min(max(window - context, 0.0), new)  # new tokens that still see all before them
         window_scores += below * context + 0.5 * below * (below + 1.0) + (new - below) * window
         window_kv += min(context, window) + new

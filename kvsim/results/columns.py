@@ -76,8 +76,13 @@ COLUMNS = (
     Column("num_cached_tokens", COUNT, "tokens", "prompt tokens hit in the prefix cache at first admission"),
     Column("num_preemptions", SMALL, "", "how often it lost its blocks and started over"),
     Column("num_preempted_blocks", COUNT, "blocks", "blocks that it lost so"),
-    Column("num_lost_tokens", COUNT, "tokens", "computed tokens that it lost so"),
-    Column("num_recomputed_tokens", COUNT, "tokens", "tokens computed a second time because of it"),
+    Column("num_lost_tokens", COUNT, "tokens", "tokens with KV, computed or hit, that it lost so"),
+    Column(
+        "num_recomputed_tokens",
+        COUNT,
+        "tokens",
+        "tokens computed again, beyond what it hit on its return",
+    ),
     *(
         Column(f"waiting_steps_{reason}", SMALL, "steps", f"steps in which it waited because {meaning}")
         for reason, meaning in WAITING_REASONS.items()
@@ -92,7 +97,12 @@ COLUMNS = (
 STEP_COLUMNS = (
     Column("instance", SMALL, "", "number of the serving instance"),
     Column("step", COUNT, "", "number of the step, counted by the instance"),
-    Column("start_time", SECONDS, "s", "when the batch was scheduled and began"),
+    Column(
+        "start_time",
+        SECONDS,
+        "s",
+        "when the GPU began it; if asynchronous, scheduled before",
+    ),
     Column("end_time", SECONDS, "s", "when its output was there"),
     Column("duration", SECONDS, "s", "end_time - start_time"),
     Column("num_reqs", SMALL, "requests", "in the batch"),
@@ -102,7 +112,7 @@ STEP_COLUMNS = (
     Column("num_prefill_tokens", SMALL, "tokens", "of them not decoding: prompts, and what is recomputed"),
     Column("num_encoder_tokens", SMALL, "tokens", "picture tokens that the vision encoder computed"),
     Column("num_spec_tokens", SMALL, "tokens", "draft tokens in the batch"),
-    Column("num_preempted", SMALL, "requests", "that lost their blocks in this step"),
+    Column("num_preempted", SMALL, "requests", "that lost their blocks while it was scheduled"),
     Column("num_running", SMALL, "requests", "running after scheduling"),
     Column("num_waiting", SMALL, "requests", "waiting after scheduling"),
     Column("num_blocks_used", SMALL, "blocks", "of the pool that requests hold"),
@@ -111,10 +121,15 @@ STEP_COLUMNS = (
         Column(f"waiting_{reason}", SMALL, "requests", f"waiting because {meaning}")
         for reason, meaning in WAITING_REASONS.items()
     ),
-    Column("prefix_cache_queries", COUNT, "tokens", "looked up in the prefix cache in this step"),
+    Column(
+        "prefix_cache_queries",
+        COUNT,
+        "tokens",
+        "looked up, first admissions only (0.16: each lookup)",
+    ),
     Column("prefix_cache_hits", COUNT, "tokens", "of them found"),
-    Column("blocks_cached", SMALL, "blocks", "that became reusable in this step"),
-    Column("blocks_evicted", SMALL, "blocks", "that lost their cached content in this step"),
+    Column("blocks_cached", SMALL, "blocks", "that became reusable by its scheduling or its output"),
+    Column("blocks_evicted", SMALL, "blocks", "that lost their cached content"),
 )
 
 EVENT_KINDS = (
@@ -129,7 +144,7 @@ EVENT_KINDS = (
 )
 EVENT_COLUMNS = (
     Column("instance", SMALL, "", "number of the serving instance"),
-    Column("step", COUNT, "", "number of the step, counted by the instance"),
+    Column("step", COUNT, "", "step that it was scheduled in, or whose output brought it"),
     Column("time", SECONDS, "s", "when it happened"),
     Column("kind", TEXT, "", "what happened, see below"),
     Column("request", COUNT, "", "row of the request in requests.parquet, from 0; empty if it is about none"),

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.results.columns import REFUSED
+from kvsim.results.columns import REFUSED, ROW
 from kvsim.results.requests import new_rows, to_table
 from kvsim.results.sinks import Sink
 
 CHUNK_ROWS = 16_384
+_NEW = new_rows(1)
 
 
 class _Chunk:
     def __init__(self, size: int) -> None:
-        self.rows = new_rows(size)
+        self.rows = np.empty(size, ROW)  # filled as requests arrive: pages without any are never touched
         self.request_ids: list[str] = []
         self.refusals: dict[int, str] = {}
         self.num_live = 0
@@ -51,8 +52,9 @@ class RequestLog:
             chunk, part = self._chunks[index], slice(done, done + count)
             chunk.request_ids.extend(request_ids[part])
             chunk.num_live += count
-            chunk.rows["arrival_time"][at : at + count] = arrival_times[part]
-            chunk.rows["num_prompt_tokens"][at : at + count] = num_prompt_tokens[part]
+            rows = chunk.rows[at : at + count]
+            rows[:] = _NEW
+            rows["arrival_time"], rows["num_prompt_tokens"] = arrival_times[part], num_prompt_tokens[part]
             self.num_arrived += count
             done += count
         return first
@@ -67,14 +69,14 @@ class RequestLog:
 
     def end(self, numbers: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """End requests that ran; `rows` has fields of `columns.ROW`, ``status`` among them."""
-        for chunk, select, at in self._places(numbers):
-            _copy_fields(chunk.rows, at, rows[select])
+        for chunk, at, part in self._places(numbers, rows):
+            _copy_fields(chunk.rows, at, part)
             self._ended(chunk, len(at))
 
     def update(self, numbers: NDArray[np.int64], rows: NDArray[np.void]) -> None:
         """Note what is known of requests that have not ended; `rows` as in `end`."""
-        for chunk, select, at in self._places(numbers):
-            _copy_fields(chunk.rows, at, rows[select])
+        for chunk, at, part in self._places(numbers, rows):
+            _copy_fields(chunk.rows, at, part)
 
     def close(self) -> None:
         """Hand over every row left; those without an end are *unfinished*."""
@@ -84,12 +86,20 @@ class RequestLog:
         if self.num_arrived == 0:
             self.sink.write(to_table(new_rows(0), [], {}))
 
-    def _places(self, numbers: NDArray[np.int64]) -> Iterator[tuple[_Chunk, NDArray, NDArray]]:
-        """The chunk, the positions in `numbers`, and the rows of the chunk they stand for."""
+    def _places(
+        self, numbers: NDArray[np.int64], rows: NDArray[np.void]
+    ) -> Iterator[tuple[_Chunk, NDArray[np.int64], NDArray[np.void]]]:
+        """The chunk, the places in it, and the rows for them."""
+        if not len(numbers):
+            return
+        first, last = int(numbers.min()) // self._chunk_rows, int(numbers.max()) // self._chunk_rows
+        if first == last:
+            yield self._chunks[first], numbers - first * self._chunk_rows, rows
+            return
         index, at = np.divmod(numbers, self._chunk_rows)
-        for i in np.unique(index):
+        for i in np.unique(index).tolist():
             select = np.flatnonzero(index == i)
-            yield self._chunks[int(i)], select, at[select]
+            yield self._chunks[i], at[select], rows[select]
 
     def _ended(self, chunk: _Chunk, count: int) -> None:
         chunk.num_live -= count
@@ -107,6 +117,9 @@ class RequestLog:
             self._next_chunk += 1
 
 
-def _copy_fields(target: NDArray[np.void], at: NDArray, source: NDArray[np.void]) -> None:
+def _copy_fields(target: NDArray[np.void], at: NDArray[np.int64], source: NDArray[np.void]) -> None:
+    if source.dtype == target.dtype:
+        target[at] = source  # whole rows at once
+        return
     for name in source.dtype.names or ():
         target[name][at] = source[name]

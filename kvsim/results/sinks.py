@@ -13,6 +13,7 @@ from kvsim.results.columns import EVENT_SCHEMA, SCHEMA, STEP_SCHEMA
 from kvsim.results.store import EVENTS, REQUESTS, STEPS, ResultsError, writing
 
 UNIQUE = ("request_id", "block_hash")
+_SCHEMAS = {REQUESTS: SCHEMA, STEPS: STEP_SCHEMA, EVENTS: EVENT_SCHEMA}
 
 
 class Rows(Protocol):
@@ -171,6 +172,9 @@ def _selected(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
 def _reading(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
+            expected = _SCHEMAS.get(path.name)
+            if expected is not None and file.schema_arrow.names != expected.names:
+                raise ResultsError(f"{path} has not the columns of {path.name}; this kvsim did not write it")
             yield file
     except (OSError, pa.ArrowInvalid) as error:
         raise ResultsError(f"{path} cannot be read: {error}") from None

@@ -19,6 +19,14 @@ if sys.platform != "win32":
 SCENARIO, SUMMARY, REQUESTS = "scenario.yaml", "summary.json", "requests.parquet"
 STEPS, EVENTS = "steps.parquet", "events.parquet"  # on request
 FILES = SCENARIO, SUMMARY, REQUESTS, STEPS, EVENTS
+# What every summary holds, of what is shown of it.
+IN_SUMMARY = (
+    *("name", "model", "gpu", "vllm_version", "seed", "capacity", "step_time", "simulated_seconds"),
+    *("warm_up", "requests", "waiting_steps", "recompute_tax", "slo", "request_goodput"),
+    *("num_preempted_requests", "num_preempted_blocks", "num_lost_tokens", "generation_tokens_per_second"),
+    *("vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds"),
+    *("vllm:request_time_per_output_token_seconds", "vllm:request_queue_time_seconds"),
+)
 
 
 class ResultsError(KvsimError):
@@ -137,10 +145,22 @@ def write_text(path: Path, content: str) -> None:
 
 def read_texts(folder: Path) -> tuple[str, dict[str, Any]]:
     """Scenario text and summary of a results folder; raises `ResultsError`."""
+    scenario, summary = _read_text(folder, SCENARIO), _read_text(folder, SUMMARY)
     try:
-        scenario = (folder / SCENARIO).read_text(encoding="utf-8")
-        return scenario, json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ResultsError(f"{folder} is not a results folder: {error.strerror or error}") from None
+        metrics = json.loads(summary)
     except ValueError as error:
-        raise ResultsError(f"{folder} holds a broken file: {error}") from None
+        raise ResultsError(f"{folder / SUMMARY} is not JSON: {error}") from None
+    missing = [key for key in IN_SUMMARY if not isinstance(metrics, dict) or key not in metrics]
+    if missing:
+        raise ResultsError(f"{folder / SUMMARY}: {missing[0]} is missing; this kvsim did not write it")
+    return scenario, metrics
+
+
+def _read_text(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResultsError(f"{folder} is not a results folder: {name}: {reason}") from None
+    except ValueError as error:
+        raise ResultsError(f"{folder / name} is not UTF-8 text: {error}") from None

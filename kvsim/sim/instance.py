@@ -89,6 +89,9 @@ class Instance:
             return
         numbers, rows = ended["uid"] - 1, self._as_rows(ended)
         in_time = rows["finish_time"] <= self._horizon
+        if in_time.all():
+            self._log.end(numbers, rows)
+            return
         self._log.end(numbers[in_time], rows[in_time])
         self._log.update(numbers[~in_time], _as_of(rows[~in_time], self._horizon))
 
@@ -98,6 +101,7 @@ class Instance:
         What a step in progress then brings is not there yet, but its tokens count as generated.
         """
         self.collect()
+        self._recorder.record(self.number, self.core, at_end=True)
         live = self.core.live_rows()
         self._log.update(live["uid"] - 1, _as_of(self._as_rows(live), self._horizon))
 

@@ -16,10 +16,10 @@ class Recorder:
     def __init__(self, steps: StepLog | None = None, events: EventLog | None = None) -> None:
         self._steps, self._events = steps, events
 
-    def record(self, instance: int, core: EngineCore) -> None:
-        """Take an engine's notes."""
+    def record(self, instance: int, core: EngineCore, at_end: bool = False) -> None:
+        """Take an engine's notes; of steps under way only at the end of the run."""
         if self._steps is not None:
-            self._steps.write(instance, core.take_steps())
+            self._steps.write(instance, core.take_steps(in_flight=at_end))
         if self._events is not None:
             self._events.write(instance, core.take_log())
 

@@ -31,13 +31,21 @@ class SteppingInstance(Instance):
             self._wake_up = None
         yield
 
+    def close(self) -> None:
+        """Those who arrived during the step under way at the horizon wait, too."""
+        self._let_in(self.now)
+        super().close()
+
+    def _let_in(self, now: float) -> None:
+        for arrivals in self._inbox:
+            self.core.advance(now, math.inf, arrivals, most_steps=0)
+        self._inbox.clear()
+
     def _serve(self) -> Generator[simpy.Event, None, None]:
         env, core = self._env, self.core
         while True:
             yield env.timeout(0)  # those who arrive at this instant go first
-            for arrivals in self._inbox:
-                core.advance(env.now, math.inf, arrivals, most_steps=0)
-            self._inbox.clear()
+            self._let_in(env.now)
             self.now, _, why = core.advance(env.now, math.inf, most_steps=1)
             self.collect()
             if why == PAUSED:

@@ -6,6 +6,7 @@ token ids; `kvsim.tokens.expand` makes them when someone needs to hash them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from typing import Protocol, overload
 
@@ -66,9 +67,11 @@ class Request:
         return num_tokens(self.output)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RequestBlock:
     """Many requests as columns, in order of arrival; `block[i]` is one as a `Request`, `block[a:b]` a part.
+
+    Nobody changes the arrays: a part shares them with the whole.
 
     Request i has segments[bounds[i]:prompt_ends[i]] as prompt and segments[prompt_ends[i]:bounds[i + 1]]
     as output. Lists that hold nothing for any request are None.
@@ -120,9 +123,31 @@ class RequestBlock:
     def __getitem__(self, index: int | slice) -> "Request | RequestBlock":
         if not isinstance(index, slice):
             return self._request(range(len(self))[index])
-        if index == slice(None):
+        first, end, step = index.indices(len(self))
+        if step != 1:
+            return self.take(np.arange(first, end, step))
+        if first == 0 and end == len(self):
             return self
-        return self.take(np.arange(len(self))[index])
+        return self._part(slice(first, max(first, end)))
+
+    def _part(self, part: slice) -> "RequestBlock":
+        """Neighbours, without a copy of the arrays."""
+        start, end = int(self.bounds[part.start]), int(self.bounds[part.stop])
+        columns = {
+            name: None if column is None else column[part]
+            for name in _OPTIONAL
+            for column in (getattr(self, name),)
+        }
+        return RequestBlock(
+            self.request_ids[part],
+            self.arrival_times[part],
+            self.segments[start:end],
+            self.bounds[part.start : part.stop + 1] - start,
+            self.prompt_ends[part] - start,
+            self.max_tokens[part],
+            self.priorities[part],
+            **columns,
+        )
 
     def take(self, picked: NDArray[np.int64]) -> "RequestBlock":
         """The requests at these places."""
@@ -162,15 +187,15 @@ class RequestBlock:
             self.sessions[i] if self.sessions else None,
         )
 
-    @property
+    @cached_property
     def num_prompt_tokens(self) -> NDArray[np.int64]:
-        before = self._tokens_before()
+        before = self._tokens_before
         return before[self.prompt_ends] - before[self.bounds[:-1]]
 
-    @property
+    @cached_property
     def num_output_tokens(self) -> NDArray[np.int64]:
         """The true output lengths."""
-        before = self._tokens_before()
+        before = self._tokens_before
         return before[self.bounds[1:]] - before[self.prompt_ends]
 
     def largest_images(self) -> NDArray[np.int64]:
@@ -184,6 +209,7 @@ class RequestBlock:
         """Numbers of the adapters, 0 for none."""
         return [lora.int_id if lora else 0 for lora in self.loras or [None] * len(self)]
 
+    @cached_property
     def _tokens_before(self) -> NDArray[np.int64]:
         """Tokens in front of each segment, and of all: shape (segments + 1,)."""
         before = np.zeros(len(self.segments) + 1, np.int64)

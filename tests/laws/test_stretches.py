@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.cache.groups import KVGroup
+from kvsim.cache.state import REASONS
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
 from kvsim.gpu import catalog
@@ -16,6 +17,15 @@ from kvsim.sim.run import Simulation
 from kvsim.workload import ImageWorkload, SharedPrefixWorkload
 
 LOSSES = ("num_preempted_blocks", "num_lost_tokens", "num_recomputed_tokens")
+IN_STEPS = {
+    "num_tokens": "scheduled_tokens",
+    "num_preempted": "num_preemptions",
+    "prefix_cache_queries": "prefix_cache_queries",
+    "prefix_cache_hits": "prefix_cache_hits",
+    "blocks_cached": "blocks_cached",
+    "blocks_evicted": "blocks_evicted",
+    **{f"waiting_{reason}": f"waiting_steps_{reason}" for reason in REASONS},
+}
 COST = StepCost(catalog.model("Qwen/Qwen3-VL-2B-Instruct"), catalog.gpu("l4"))
 
 texts = st.builds(
@@ -107,6 +117,8 @@ def test_stretches_and_single_steps_give_the_same(config, spec, workload, horizo
     assert in_order(steps).equals(in_order(steps_))
     assert in_order(events).equals(in_order(events_))
     assert steps.num_rows == stats["num_steps"]
+    for column, total in IN_STEPS.items():
+        assert sum(steps[column].to_pylist()) == stats[total], column
     waiting = [name for name in requests.column_names if name.startswith("waiting_steps_")]
     for name in (*waiting, "num_preemptions", *LOSSES):
         assert sum(requests[name].to_pylist()) == stats[name], name

@@ -1,5 +1,6 @@
 """Steps and events, recorded on request."""
 
+import shutil
 import warnings
 from pathlib import Path
 
@@ -274,3 +275,18 @@ def test_the_log_of_an_engine_as_events() -> None:
             holds[row.block_id] = row.block_hash
         else:
             assert holds.pop(row.block_id) == row.block_hash
+
+
+def test_a_table_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    folder = recorded_result(Sinks.in_memory(steps=True)).save(tmp_path / "saved")
+    shutil.copy(folder / "requests.parquet", folder / "steps.parquet")
+    with pytest.raises(KvsimError, match=r"steps\.parquet has not the columns of steps\.parquet"):
+        _ = RunResult.load(folder).steps
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"name": "x"}'])
+def test_a_summary_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    folder = recorded_result(Sinks.in_memory()).save(tmp_path / "saved")
+    (folder / "summary.json").write_text(text)
+    with pytest.raises(KvsimError, match=r"summary\.json: (name|model) is missing"):
+        RunResult.load(folder)
