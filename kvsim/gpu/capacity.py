@@ -221,6 +221,29 @@ _OTHER_FLAGS = {
 }
 
 
+_OBJECT: tuple[Any, str] = (Mapping, "an object with keys")
+_TEXT: tuple[Any, str] = (str, "a name")
+_SWITCH: tuple[Any, str] = (bool, "true or false")
+_KINDS: dict[str, tuple[Any, str]] = {
+    "limit_mm_per_prompt": _OBJECT,
+    "mm_processor_kwargs": _OBJECT,
+    "speculative_config": _OBJECT,
+    "gpu_memory_utilization": (int | float, "a number"),
+    "kv_cache_dtype": _TEXT,
+    "kv_cache_layout": _TEXT,
+    "quantization": _TEXT,
+    "dtype": _TEXT,
+    "mamba_cache_mode": _TEXT,
+    "enforce_eager": _SWITCH,
+    "skip_mm_profiling": _SWITCH,
+    "language_model_only": _SWITCH,
+    "enable_prefix_caching": _SWITCH,
+    "async_scheduling": _SWITCH,
+    "disable_hybrid_kv_cache_manager": _SWITCH,
+    "max_model_len_must_fit": _SWITCH,
+}
+
+
 def _check_names(flags: Mapping[str, Any]) -> None:
     known = _OTHER_FLAGS | {f.name for f in fields(KVCacheOptions)}
     for key in flags:
@@ -228,9 +251,17 @@ def _check_names(flags: Mapping[str, Any]) -> None:
             raise KvsimError(
                 f"{key}: not a flag that bears on capacity; known are {', '.join(sorted(known))}"
             )
-    for key in ("limit_mm_per_prompt", "mm_processor_kwargs", "speculative_config"):
-        if not isinstance(flags.get(key, {}), Mapping):
-            raise KvsimError(f"{key}: wanted an object with keys")
+    for key, value in flags.items():
+        kind, wanted = _KINDS.get(key, (int, "a whole number"))
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise KvsimError(f"{key}: {str(value)[:40]!r} is not {wanted}")
+    share = flags.get("gpu_memory_utilization", 1)
+    if not 0 < share <= 1:
+        raise KvsimError(f"gpu_memory_utilization: {share!r} is not above 0 and at most 1")
+    for key in ("kv_cache_memory_bytes", "max_num_seqs"):
+        _positive(flags, key)
+    if flags.get("max_num_seqs", 1) > 1 << 20:
+        raise KvsimError(f"max_num_seqs: {flags['max_num_seqs']} is more than {1 << 20:,}")
 
 
 def _positive(flags: Mapping[str, Any], key: str) -> int | None:

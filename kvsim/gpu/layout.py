@@ -42,6 +42,8 @@ class CacheLayout:
 
     def concurrency(self, blocks: int, max_model_len: int) -> float:
         """Requests of max_model_len tokens that fit, as vLLM prints it."""
+        if max_model_len < 1:
+            return 0.0
         if not self.release.has_hybrid_groups:
             return blocks * self.block_size / max_model_len
         return blocks / self.blocks_per_request(max_model_len)
@@ -131,6 +133,8 @@ def _linear_layout(
         )
     if {"sliding", "chunked"} & set(model.layer_types):
         raise KvsimError(f"model: {model.name} mixes linear and window attention, which is not modelled")
+    if "full" not in model.layer_types:
+        raise KvsimError(f"model: {model.name} has no attention layer; models of states alone are not modelled")
     check_split(model, options)
     tp = options.tensor_parallel_size
     heads = kv_heads_per_gpu(model.num_key_value_heads, tp)

@@ -377,6 +377,8 @@ def score(row: LogRow) -> Scored | str:
     available = max(prediction.available, 0)
     tokens = layout.printed_tokens(layout.blocks(available), setup.max_model_len)
     seen = row.whole("kv_tokens") or layout.printed_tokens(layout.blocks(printed), setup.max_model_len)
+    if seen < 1:
+        return "no result printed"
     return Scored(prediction, available, tokens, printed, seen)
 
 
