@@ -17,6 +17,7 @@ from kvsim.gpu.log_reader import read_log, read_profile, save_profile
 from kvsim.gpu.serve_flags import ServeFlags, read_command
 from kvsim.gpu.sweep import read_axes, swept
 from kvsim.report.capacity import (
+    console,
     evaluation_facts,
     log_facts,
     plot_sweep,
@@ -51,7 +52,7 @@ def capacity_command(
         "vllm_version": vllm_version,
         "observed": read_profile(profile) if profile is not None else None,
     }
-    out = Console(highlight=False, markup=False, emoji=False)
+    out = console()
     if sweep:
         _sweep(command, facts, sweep, plot, out, as_json=as_json)
         return
@@ -113,7 +114,7 @@ def log_command(
     if as_json:
         print(json.dumps(log_facts(seen, plan), indent=1))
     else:
-        print_log(seen, plan, why, Console(highlight=False, markup=False, emoji=False))
+        print_log(seen, plan, why, console())
     if save is not None:
         save_profile(seen, save)
 
@@ -125,7 +126,7 @@ def evaluate_command(path: Path, *, every: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(evaluation_facts(found), indent=1))
     else:
-        print_evaluation(found, Console(highlight=False, markup=False, emoji=False), every=every)
+        print_evaluation(found, console(), every=every)
 
 
 def models_command(*, as_json: bool) -> None:
@@ -149,7 +150,7 @@ def models_command(*, as_json: bool) -> None:
             f"{model.max_position_embeddings or 0:,}",
             model.source,
         )
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    console().print(table)
 
 
 def _model_facts(model: Any) -> dict[str, Any]:
@@ -186,4 +187,4 @@ def gpus_command(*, as_json: bool) -> None:
             f"{gpu.link_bandwidth / 1e9:,.0f}",
             gpu.source,
         )
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    console().print(table)

@@ -134,7 +134,9 @@ def _linear_layout(
     if {"sliding", "chunked"} & set(model.layer_types):
         raise KvsimError(f"model: {model.name} mixes linear and window attention, which is not modelled")
     if "full" not in model.layer_types:
-        raise KvsimError(f"model: {model.name} has no attention layer; models of states alone are not modelled")
+        raise KvsimError(
+            f"model: {model.name} has no attention layer; models of states alone are not modelled"
+        )
     check_split(model, options)
     tp = options.tensor_parallel_size
     heads = kv_heads_per_gpu(model.num_key_value_heads, tp)

@@ -174,6 +174,8 @@ def _batched(row: LogRow) -> int:
 _MODES: tuple[MambaMode, ...] = ("align", "none", "all")
 _HYBRIDS = {
     "35b": "Qwen/Qwen3.5-35B-A3B",
+    "122b": "Qwen/Qwen3.5-122B-A10B",
+    "397b": "Qwen/Qwen3.5-397B-A17B",
     "27b": "Qwen/Qwen3.5-27B",
     "0.8b": "Qwen/Qwen3.5-0.8B",
     "9b": "Qwen/Qwen3.5-9B",

@@ -32,6 +32,12 @@ _LETTERS = {
 }
 
 
+def console() -> Console:
+    """Standard output; a file or pipe gets lines long enough for every table."""
+    plain = Console(highlight=False, markup=False, emoji=False)
+    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=160)
+
+
 def print_capacity(plan: CapacityPlan, out: Console) -> None:
     """Lines, bridge, bar, range; or the refusal and the ways out."""
     out.print(
@@ -316,11 +322,10 @@ def print_sweep(
     names: Sequence[str], rows: Sequence[tuple[Sequence[Any], CapacityPlan | str]], out: Console
 ) -> None:
     """A table of capacity against the swept flags; a refused row says why in short."""
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    for name in ("KV GiB", "Blocks", "Tokens", "Concurrency", "Tail waste", ""):
-        table.add_column(name, justify="left" if not name else "right")
+    table = Table(*names, box=None, pad_edge=False)
+    for name in ("KV GiB", "Blocks", "Tokens", "Requests", "Tail waste"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+    table.add_column("")
     for values, plan in rows:
         shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
         if isinstance(plan, str):
@@ -360,14 +365,14 @@ def plot_sweep(
         label = ", ".join(f"{name} {value}" for name, value in zip(names[1:], values[1:], strict=True))
         if not isinstance(plan, str):
             lines.setdefault(label, []).append((values[0], plan.kv_cache_size_tokens))
-    figure, axes = pyplot.subplots(figsize=(7, 4))
+    figure, axes = pyplot.subplots(figsize=(10 if len(lines) > 1 else 7, 4))
     for label, points in lines.items():
         axes.plot([str(x) for x, _ in points], [y for _, y in points], marker="o", label=label or None)
     axes.set_xlabel(names[0])
     axes.set_ylabel("KV cache size, tokens")
     axes.set_ylim(bottom=0)
     if len(lines) > 1:
-        axes.legend()
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small")
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
