@@ -96,7 +96,7 @@ def test_a_bad_scenario_is_told_in_one_line(run, case: str) -> None:
     ("options", "words"),
     [
         (["--record", "blocks"], ["--record blocks: not known; one of steps, events"]),
-        (["--record", "steps", "--record", "steps"], ["--record steps: record.steps is set twice"]),
+        (["--record", "steps", "--set", "record.steps=true"], ["record.steps is set twice"]),
         (["--goodput", "tfft:2"], ["--goodput tfft:2: write NAME:MILLISECONDS", "one of ttft, tpot, e2e"]),
         (["--goodput", "ttft"], ["--goodput ttft: write a number of milliseconds"]),
         (["--goodput", "ttft:-3"], ["--goodput ttft:-3: write a number of milliseconds above 0"]),

@@ -1,5 +1,7 @@
 """Stretches change nothing: a run in compiled stretches and one with an event per step are the same."""
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -99,6 +101,14 @@ def in_order(table):
     return table.take(pa.array(np.argsort(table["instance"].to_numpy(), kind="stable")))
 
 
+def by_step(table, what):
+    """Per (instance, step): the number of events of some kinds, or a column of the steps."""
+    keys = list(zip(table["instance"].to_pylist(), table["step"].to_pylist(), strict=True))
+    if isinstance(what, str):
+        return dict(zip(keys, table[what].to_pylist(), strict=True))
+    return Counter(key for key, kind in zip(keys, table["kind"].to_pylist(), strict=True) if kind in what)
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     configs,
@@ -119,6 +129,8 @@ def test_stretches_and_single_steps_give_the_same(config, spec, workload, horizo
     assert steps.num_rows == stats["num_steps"]
     for column, total in IN_STEPS.items():
         assert sum(steps[column].to_pylist()) == stats[total], column
+    for column, kinds in (("blocks_evicted", ["evicted"]), ("num_preempted", ["preempted"])):
+        assert by_step(events, kinds) == {k: n for k, n in by_step(steps, column).items() if n}, column
     waiting = [name for name in requests.column_names if name.startswith("waiting_steps_")]
     for name in (*waiting, "num_preemptions", *LOSSES):
         assert sum(requests[name].to_pylist()) == stats[name], name
