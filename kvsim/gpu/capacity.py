@@ -41,6 +41,7 @@ class CapacityPlan:
     """What vLLM will print, the parts behind it, and an honest range.
 
     prediction: None where --kv-cache-memory-bytes gives the memory. available: bytes on one GPU.
+    padding: share of the pool that layer groups of unequal size leave unused.
     num_gpu_blocks, kv_cache_size_tokens, max_concurrency: 0 where vLLM refuses to start.
     tokens_low, tokens_high: range of kv_cache_size_tokens that the prediction's measured error leaves.
     refusal: vLLM's words, or None. ways_out: filled for a refusal.
@@ -59,6 +60,7 @@ class CapacityPlan:
     block_size: int
     block_bytes: int
     num_groups: int
+    padding: float
     blocks_per_request: int
     num_gpu_blocks: int
     kv_cache_size_tokens: int
@@ -92,11 +94,19 @@ class _Question:
     used_by_others: int
     mamba_mode: str
     spec_tokens: int
+    mtp_layers: int
     observed: Mapping[str, int]
 
     def layout(self) -> CacheLayout:
         mode: Any = self.mamba_mode
-        return cache_layout(self.model, self.options, self.of, mamba_mode=mode, spec_tokens=self.spec_tokens)
+        return cache_layout(
+            self.model,
+            self.options,
+            self.of,
+            mamba_mode=mode,
+            spec_tokens=self.spec_tokens,
+            mtp_layers=self.mtp_layers,
+        )
 
     def prediction(self) -> MemoryPrediction:
         found = predict_memory(self.model, self.of, self.setup)
@@ -200,8 +210,9 @@ def _question(
         raise KvsimError(
             f"speculative_config: num_speculative_tokens is {str(spec_tokens)[:40]!r}, wanted 0 to 1000"
         )
+    mtp = 1 if spec_tokens and "mtp" in str(drafts.get("method", "")).lower() else 0
     others = round(others_gib * GIB)
-    return _Question(spec, of, setup, options, given, others, mode, spec_tokens, {})
+    return _Question(spec, of, setup, options, given, others, mode, spec_tokens, mtp, {})
 
 
 _OTHER_FLAGS = {
@@ -356,6 +367,7 @@ def _answer(question: _Question) -> CapacityPlan:
         block_size=layout.block_size,
         block_bytes=layout.block_bytes,
         num_groups=layout.num_groups,
+        padding=layout.padding,
         blocks_per_request=layout.blocks_per_request(length),
         num_gpu_blocks=blocks,
         kv_cache_size_tokens=tokens,

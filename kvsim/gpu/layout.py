@@ -9,11 +9,11 @@ Sources: `v1/core/kv_cache_utils.py` and `HybridAttentionMambaModelConfig` of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvsim.errors import KvsimError
-from kvsim.gpu.kv_cache_groups import bytes_per_block, kv_cache_groups
+from kvsim.gpu.kv_cache_groups import bytes_per_block, kv_cache_groups, padding_layers
 from kvsim.gpu.kv_cache_spec import cdiv
 from kvsim.gpu.layers import check_split, kv_cache_layers, kv_dtype_bytes, kv_heads_per_gpu
 from kvsim.gpu.memory import KVCacheOptions
@@ -29,6 +29,7 @@ class CacheLayout:
 
     block_size: tokens of a block, the smallest of all groups. block_bytes: bytes of one block of the pool.
     num_groups: block tables per request. blocks_per_request: blocks of a request of that many tokens.
+    padding: share of every block that groups with fewer layers leave unused.
     """
 
     block_size: int
@@ -36,6 +37,7 @@ class CacheLayout:
     num_groups: int
     blocks_per_request: Callable[[int], int]
     release: Release
+    padding: float = 0.0
 
     def blocks(self, available_bytes: float) -> int:
         return int(max(available_bytes, 0) // self.block_bytes)
@@ -85,6 +87,9 @@ def cache_layout(
     """
     if "linear" in model.layer_types:
         return _linear_layout(model, options, release, mtp_layers, spec_tokens, mamba_mode, block_multiple)
+    if mtp_layers:
+        kinds = (*model.layer_types, *("full",) * mtp_layers)
+        model = replace(model, num_hidden_layers=len(kinds), layer_types=kinds)
     layers = kv_cache_layers(model, options)
     if model.encoder is not None and not release.v0:
         return _encoder_decoder_layout(model, options, release)
@@ -98,7 +103,8 @@ def cache_layout(
         return sum(group.spec.blocks_per_request(limits) for group in groups)
 
     smallest = min(group.spec.block_size for group in groups)
-    return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release)
+    padding = padding_layers(groups) / (len(groups) * max(len(group.layers) for group in groups))
+    return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release, padding)
 
 
 def _encoder_decoder_layout(model: ModelSpec, options: KVCacheOptions, release: Release) -> CacheLayout:
@@ -158,6 +164,6 @@ def _linear_layout(
             states = tokens
         return full_groups * tokens + linear_groups * states
 
-    return CacheLayout(
-        block, block * per_token * size_of_group, full_groups + linear_groups, per_request, release
-    )
+    groups = full_groups + linear_groups
+    padding = 1 - (full + linear) / (groups * size_of_group)
+    return CacheLayout(block, block * per_token * size_of_group, groups, per_request, release, padding)

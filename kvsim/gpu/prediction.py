@@ -286,7 +286,8 @@ def _non_torch(release: Release, setup: MemorySetup) -> int:
 
 def _error(model: ModelSpec, setup: MemorySetup) -> int:
     facts = constants()["error_gib"]
-    kinds = ["single"]
+    large = setup.total_bytes >= facts["large_from_gib"] * GIB
+    kinds = ["single_large" if large else "single"]
     if setup.tensor_parallel_size > 1:
         kinds.append("tensor_parallel")
     if model.num_experts:

@@ -106,6 +106,10 @@ def bridge(plan: CapacityPlan) -> list[tuple[str, str, str]]:
     rows.append(
         ("one block", f"{plan.block_bytes / 2**20:,.3f} MiB", f"{plan.block_size} tokens of {_groups(plan)}")
     )
+    if plan.padding:
+        rows.append(
+            ("padding", f"{plan.padding:.2%}", "of every block: groups with fewer layers leave it unused")
+        )
     if plan.num_gpu_blocks:
         rest = max(plan.available - used, 0)
         rows += [

@@ -237,3 +237,22 @@ def test_a_broken_collection_is_one_line(tmp_path, text, says):
     with pytest.raises(KvsimError) as refusal:
         evaluate(path)
     assert says in str(refusal.value)
+
+
+def test_a_built_in_draft_layer_keeps_a_cache_of_its_own():
+    drafts = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}}
+    plain, drafting = (
+        kvsim.plan_capacity(
+            "Qwen3.5-27B-FP8",
+            "H200",
+            vllm_version="0.26",
+            max_model_len=184_320,
+            tensor_parallel_size=2,
+            available_kv_cache_bytes=int(110.59 * GIB),
+            **flags,
+        )
+        for flags in ({}, drafts)
+    )
+    assert (drafting.block_size, drafting.num_gpu_blocks, drafting.blocks_per_request) == (800, 4263, 243)
+    assert round(drafting.max_concurrency, 2) == 17.54
+    assert drafting.num_gpu_blocks < plain.num_gpu_blocks

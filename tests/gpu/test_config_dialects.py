@@ -65,6 +65,14 @@ def test_states_stretch_the_block_to_what_logs_print(model, tp, fp8, block):
     assert cache_layout(catalog.model(model), options, release("0.24")).block_size == block
 
 
+def test_padding_is_what_logs_print():
+    """A draft layer makes 17 full layers of 16: "Add 3 padding layers" for 48 linear ones, 6.25 %."""
+    model = catalog.model("Qwen3.5-27B")
+    layout = cache_layout(model, KVCacheOptions(tensor_parallel_size=2), release("0.26"), mtp_layers=1)
+    assert layout.padding == 1 - 65 / 68
+    assert cache_layout(model, KVCacheOptions(), release("0.26")).padding == 0
+
+
 def test_drafts_widen_the_convolution_window():
     linear = catalog.model("Qwen3.5-27B").linear
     assert linear is not None
