@@ -30,6 +30,7 @@ class CacheLayout:
     block_size: tokens of a block, the smallest of all groups. block_bytes: bytes of one block of the pool.
     num_groups: block tables per request. blocks_per_request: blocks of a request of that many tokens.
     padding: share of every block that groups with fewer layers leave unused.
+    checked_blocks: what the start-up check counts for a request, where that is not all groups' blocks.
     """
 
     block_size: int
@@ -38,6 +39,7 @@ class CacheLayout:
     blocks_per_request: Callable[[int], int]
     release: Release
     padding: float = 0.0
+    checked_blocks: Callable[[int], int] | None = None
 
     def blocks(self, available_bytes: float) -> int:
         return int(max(available_bytes, 0) // self.block_bytes)
@@ -57,7 +59,8 @@ class CacheLayout:
         return blocks // self.num_groups * self.block_size
 
     def needed_bytes(self, max_model_len: int) -> int:
-        return self.block_bytes * self.blocks_per_request(max_model_len)
+        """Bytes of one request as the start-up check counts them."""
+        return self.block_bytes * (self.checked_blocks or self.blocks_per_request)(max_model_len)
 
     def longest(self, available_bytes: float, limit: int) -> int:
         """Longest length up to `limit` that fits; 0 if none does."""
@@ -104,7 +107,12 @@ def cache_layout(
 
     smallest = min(group.spec.block_size for group in groups)
     padding = padding_layers(groups) / (len(groups) * max(len(group.layers) for group in groups))
-    return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release, padding)
+
+    def first(length: int) -> int:
+        return groups[0].spec.blocks_per_request(options.request_limits(release.rules, length))
+
+    checked = first if release.rules.fit_check_first_group_only else None
+    return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release, padding, checked)
 
 
 def _encoder_decoder_layout(model: ModelSpec, options: KVCacheOptions, release: Release) -> CacheLayout:

@@ -9,7 +9,7 @@ from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.evaluation import evaluate
 from kvsim.gpu.layout import cache_layout
-from kvsim.gpu.memory import KVCacheOptions, plan_for_model
+from kvsim.gpu.memory import KVCacheOptions, KVCacheTooSmallError, plan_for_model
 from kvsim.gpu.releases import release
 from kvsim.gpu.serve_flags import read_command
 from kvsim.gpu.sweep import read_axes, swept
@@ -61,6 +61,21 @@ def test_the_layout_agrees_with_the_full_planner(name, version):
     assert layout.blocks(20 * GIB) == plan.num_gpu_blocks
     assert layout.printed_tokens(plan.num_gpu_blocks, 8192) == plan.kv_cache_size_tokens
     assert layout.concurrency(plan.num_gpu_blocks, 8192) == plan.max_concurrency
+
+
+@pytest.mark.parametrize("name", ["Qwen3-8B", "gemma-3-1b-it", "gpt-oss-20b"])
+@pytest.mark.parametrize("version", ["0.16", "0.33"])
+def test_the_check_counts_what_the_full_planner_counts(name, version):
+    model = catalog.model(name)
+    options = KVCacheOptions(max_model_len=model.max_position_embeddings)
+    room = 8 << 20
+    with pytest.raises(KVCacheTooSmallError) as refusal:
+        plan_for_model(model, room, options, version)
+    plan = kvsim.plan_capacity(
+        model, available_kv_cache_bytes=room, vllm_version=version, max_num_batched_tokens=2048
+    )
+    assert plan.refusal == refusal.value.vllm_message
+    assert plan.longest == refusal.value.estimated_max_model_len
 
 
 # ---- refusals ----
