@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cache.block_pool import make_pool
-from kvsim.cache.request_table import link_free_slots
 from kvsim.cache.state import (
     CHUNKED_LOCAL,
     FULL,
@@ -176,12 +175,11 @@ def make_kv_state(config: KVCacheConfig, capacity: int = 64) -> KVState:
     max_blocks = max(-(-config.max_model_len // size) for size in config.group_block_sizes) + 1
     rows = np.zeros((config.max_num_seqs, len(groups)), ROW_DTYPE)
     rows["next_free_row"][:, 0] = np.arange(1, config.max_num_seqs + 1)
-    requests = np.zeros(capacity, REQUEST_DTYPE)
-    link_free_slots(requests)
+    scalars["first_free_slot"] = NONE
     return KVState(
         pool=pool,
         groups=groups,
-        requests=requests,
+        requests=np.zeros(capacity, REQUEST_DTYPE),
         rows=rows,
         block_tables=np.zeros((config.max_num_seqs + 1, len(groups), max_blocks), np.int32),
         block_hashes=np.zeros((1024, 2), np.uint64),

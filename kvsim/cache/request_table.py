@@ -1,8 +1,8 @@
 """The table of live requests: a row (slot) each, and the room for their block hashes.
 
-Free rows are linked. Hashes are appended to one array; when its end is reached, those of live
-requests are moved together, and the array doubles if that frees less than half. So memory follows
-the live requests, not the trace.
+Rows given back are linked, those never used follow `end_of_slots`. Hashes are appended to one array;
+when its end is reached, those of live requests are moved together, and the array doubles if that
+frees less than half. So memory follows the live requests, not the trace.
 """
 
 from typing import Any
@@ -23,9 +23,14 @@ def enter_request(kv, new, i, hashes):
     s = kv.pool.scalars
     slot, end = s["first_free_slot"][0], s["end_of_hashes"][0]
     first, count = new["hash_offset"][i], new["num_hashes"][i]
-    if slot == NONE or end + count > len(kv.block_hashes):
+    no_slot = slot == NONE and s["end_of_slots"][0] == len(kv.requests)
+    if no_slot or end + count > len(kv.block_hashes):
         return NONE
-    s["first_free_slot"][0] = kv.requests["next_waiting"][slot]
+    if slot == NONE:
+        slot = s["end_of_slots"][0]
+        s["end_of_slots"][0] += 1
+    else:
+        s["first_free_slot"][0] = kv.requests["next_waiting"][slot]
     s["end_of_hashes"][0] = end + count
     for k in range(count):
         kv.block_hashes[end + k, 0] = hashes[first + k, 0]
@@ -49,8 +54,7 @@ def with_room(kv: KVState, num_requests: int, num_hashes: int) -> KVState:
     num_requests: how many are about to come; if the table is full, it grows for all of them.
     """
     s = kv.pool.scalars
-    if s["first_free_slot"][0] == NONE:
-        s["first_free_slot"] = len(kv.requests)
+    if s["first_free_slot"][0] == NONE and s["end_of_slots"][0] == len(kv.requests):
         kv = kv._replace(requests=_grown(kv.requests, num_requests))
     if s["end_of_hashes"][0] + num_hashes > len(kv.block_hashes):
         live = np.flatnonzero(kv.requests["status"] != FREE_SLOT)
@@ -60,12 +64,6 @@ def with_room(kv: KVState, num_requests: int, num_hashes: int) -> KVState:
         s["end_of_hashes"] = lengths.sum()
         kv = kv._replace(block_hashes=hashes)
     return kv
-
-
-def link_free_slots(requests: NDArray[np.void], first: int = 0) -> None:
-    """Chain the rows from `first` on; the last one ends the chain."""
-    requests["next_waiting"][first:] = np.arange(first + 1, len(requests) + 1)
-    requests["next_waiting"][-1] = NONE
 
 
 def moved_together(
@@ -89,5 +87,4 @@ def _grown(requests: NDArray[np.void], num_more: int) -> NDArray[np.void]:
     n = len(requests)
     grown = np.zeros(n + max(n, num_more), REQUEST_DTYPE)
     grown[:n] = requests
-    link_free_slots(grown, n)
     return grown

@@ -56,6 +56,7 @@ CACHE_DTYPE = np.dtype(
         ("drop_eagle_block", "i8"),
         ("first_free_row", "i8"),
         ("first_free_slot", "i8"),  # of the table of requests
+        ("end_of_slots", "i8"),
         ("end_of_hashes", "i8"),
         # what the log notes beside each record
         ("step", "i8"),
