@@ -8,14 +8,21 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsim.gpu.capacity import CapacityPlan, plan_capacity
     from kvsim.results import RunResult
     from kvsim.scenario import Scenario, load_scenario
 
     __version__: str
 
-__all__ = ["RunResult", "Scenario", "__version__", "load_scenario"]
+__all__ = ["CapacityPlan", "RunResult", "Scenario", "__version__", "load_scenario", "plan_capacity"]
 
-_HOMES = {"RunResult": "kvsim.results", "Scenario": "kvsim.scenario", "load_scenario": "kvsim.scenario"}
+_HOMES = {
+    "CapacityPlan": "kvsim.gpu.capacity",
+    "RunResult": "kvsim.results",
+    "Scenario": "kvsim.scenario",
+    "load_scenario": "kvsim.scenario",
+    "plan_capacity": "kvsim.gpu.capacity",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -105,6 +105,95 @@ def verify(
     raise typer.Exit(verify_command(paths))
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+def capacity(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL [VLLM FLAGS] | -- vllm serve MODEL ...",
+            help="Catalog name or path to a config.json, and flags as vllm serve takes them.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="GPU, a name of kvsim gpus.")] = None,
+    gpu_memory_gib: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Memory of the card as the driver shows it.")
+    ] = None,
+    used_by_others_gib: Annotated[
+        float, typer.Option(metavar="GIB", min=0, help="What other processes hold of the card.")
+    ] = 0.0,
+    vllm_version: Annotated[
+        str | None, typer.Option(metavar="0.N", help="vLLM release, 0.6 to 0.33 (0.33 if absent).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FLAG=VALUES", help="Table over values, A,B,C or FROM:TO:STEP; may be repeated."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the sweep, a PNG or SVG.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Explain this start-up log; it names the flags.")
+    ] = None,
+    save_profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --log: keep the observed parts.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use the parts that --save-profile kept.")
+    ] = None,
+    evaluate: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Compare with published start-up logs instead.")
+    ] = None,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="With --evaluate: every row that is predicted.")
+    ] = False,
+) -> None:
+    """How many tokens of KV cache fit, and why exactly that many.
+
+    Prints the lines that vLLM would print, the bridge from the card's memory to tokens, and a range.
+    A whole command line may follow after --: kvsim capacity --gpu H100 -- vllm serve MODEL ...
+    """
+    from kvsim.cli.capacity import capacity_command, evaluate_command, log_command
+
+    if evaluate is not None:
+        evaluate_command(evaluate, every=rows, as_json=as_json)
+        return
+    if log is not None:
+        facts = {"gpu": gpu, "gpu_memory_gib": gpu_memory_gib, "vllm_version": vllm_version}
+        log_command(log, words or [], facts, save_profile, as_json=as_json)
+        return
+    capacity_command(
+        words or [],
+        gpu,
+        gpu_memory_gib,
+        used_by_others_gib,
+        vllm_version or "0.33",
+        sweep or [],
+        plot,
+        profile,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def models(as_json: Annotated[bool, typer.Option("--json", help="A JSON list.")] = False) -> None:
+    """List the models of the catalog, with sources."""
+    from kvsim.cli.capacity import models_command
+
+    models_command(as_json=as_json)
+
+
+@app.command()
+def gpus(as_json: Annotated[bool, typer.Option("--json", help="A JSON list.")] = False) -> None:
+    """List the GPUs of the catalog, with sources."""
+    from kvsim.cli.capacity import gpus_command
+
+    gpus_command(as_json=as_json)
+
+
 def run_app(args: list[str] | None) -> Any:
     """Parse and run; the exit code or None. Raises whatever the command raises."""
     return typer.main.get_command(app).main(args, prog_name="kvsim", standalone_mode=False)

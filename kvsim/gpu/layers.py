@@ -54,6 +54,8 @@ def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVC
     cached = model.num_hidden_layers - model.num_kv_shared_layers
     layers: dict[str, KVCacheSpec] = {}
     for i, kind in enumerate(model.layer_types[:cached]):
+        if kind == "none":
+            continue
         if kind == "linear":
             raise KvsimError(
                 f"model: layer {i} of {model.name} is linear attention, whose state cache is not modelled"

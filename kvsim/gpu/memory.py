@@ -199,6 +199,10 @@ def plan_for_model(
     """
     options = options or KVCacheOptions()
     model = model if isinstance(model, ModelSpec) else ModelSpec.from_config(model)
+    if model.encoder is not None:
+        raise KvsimError(
+            f"model: {model.name} is an encoder-decoder model, which the engine does not simulate"
+        )
     if stages is not None:
         options = replace(options, pipeline_parallel_size=len(stages))
     layers = kv_cache_layers(model, options)

@@ -3,6 +3,7 @@
 The catalog keeps its rows in the same form, so there is one reader for all models.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ _LAYER_KINDS = {
     "chunked_attention": "chunked",
     "linear_attention": "linear",
     "mamba": "linear",
+    "mamba2": "linear",
+    "mlp": "none",
+    "moe": "none",
 }
 
 
@@ -41,7 +45,8 @@ _LAYER_KINDS = {
 class VisionSpec:
     """Vision encoder facts. Sizes in pixels are of one patch side; pixel limits are areas of an image.
 
-    One language token stands for spatial_merge_size^2 patches.
+    One language token stands for spatial_merge_size^2 patches. deepstack_levels: encoder layers whose
+    output also goes into the first language layers (Qwen3-VL).
     """
 
     depth: int
@@ -55,6 +60,7 @@ class VisionSpec:
     gated_mlp: bool
     min_pixels: int | None
     max_pixels: int | None
+    deepstack_levels: int = 0
 
     @property
     def pixels_per_token_side(self) -> int:
@@ -69,14 +75,43 @@ class VisionSpec:
 
 
 @dataclass(frozen=True)
+class LinearSpec:
+    """State of one linear-attention (gated delta) or Mamba-2 layer, before any tensor split.
+
+    conv_dim: channels of the short convolution. inner_size: width of the gate and of the output.
+    state_size: elements of the recurrent state. state_bytes: of one of those; 0 means the model's own type.
+    """
+
+    conv_dim: int
+    conv_kernel: int
+    state_size: int
+    inner_size: int
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """Encoder of an encoder-decoder model, whose decoder layers also keep K and V of its output.
+
+    num_tokens: outputs of one input, at most (Whisper: 1,500 for 30 seconds).
+    """
+
+    num_layers: int
+    intermediate_size: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """Shape of one model; 0 or None where a fact is absent. See `from_config` for the sources of fields.
 
-    layer_types: one of "full", "sliding", "chunked", "linear" per layer.
+    layer_types: one of "full", "sliding", "chunked", "linear", "none" (an MLP alone) per layer.
     dtype: of weights and, unless --kv-cache-dtype says otherwise, of the KV cache.
     quantization: of the linear layers, a name in `QUANT_BYTES` or None.
     num_moe_layers: layers with routed experts; the others have one MLP of intermediate_size.
     stated_parameters: number of weights if known, vision encoder included.
+    partial_rotary_factor: share of a head that the rotary embedding turns.
+    multimodal_rope: rotary embedding with three position axes; vLLM keeps a four times longer table for it.
     source: where the facts come from.
     """
 
@@ -111,6 +146,11 @@ class ModelSpec:
     quantization: str | None
     stated_parameters: int | None
     vision: VisionSpec | None
+    linear: LinearSpec | None = None
+    encoder: EncoderSpec | None = None
+    attention_output_gate: bool = False
+    partial_rotary_factor: float = 1.0
+    multimodal_rope: bool = False
 
     @property
     def is_mla(self) -> bool:
@@ -130,7 +170,7 @@ class ModelSpec:
     def attention_parameters(self) -> int:
         """Weights of one layer's attention projections (biases and norms are left out)."""
         if not self.is_mla:
-            heads = 2 * self.num_attention_heads * self.head_dim
+            heads = (3 if self.attention_output_gate else 2) * self.num_attention_heads * self.head_dim
             return self.hidden_size * (heads + self.num_key_value_heads * (self.head_dim + self.v_head_dim))
         qk = self.qk_nope_head_dim + self.qk_rope_head_dim
         q_out = self.num_attention_heads * qk
@@ -162,8 +202,27 @@ class ModelSpec:
         moe = self.num_moe_layers * (self.num_experts * self.expert_parameters + self.shared_parameters)
         dense = (self.num_hidden_layers - self.num_moe_layers) * self.dense_mlp_parameters
         vision = self.vision.num_parameters if self.vision else 0
-        attention = self.num_hidden_layers * self.attention_parameters
-        return self.embedding_parameters + attention + moe + dense + vision
+        linear = self.layer_types.count("linear")
+        attention = (self.num_hidden_layers - linear) * self.attention_parameters
+        attention += linear * self.linear_parameters
+        return self.embedding_parameters + attention + moe + dense + vision + self.encoder_parameters
+
+    @property
+    def linear_parameters(self) -> int:
+        """Weights of one linear-attention layer: input and gate projections, output."""
+        if self.linear is None:
+            return self.attention_parameters
+        return self.hidden_size * (self.linear.conv_dim + 2 * self.linear.inner_size)
+
+    @property
+    def encoder_parameters(self) -> int:
+        """Weights of an encoder-decoder model's encoder and cross-attention, less the gates counted above."""
+        if self.encoder is None:
+            return 0
+        square = 4 * self.hidden_size**2
+        encoder = self.encoder.num_layers * (square + 2 * self.hidden_size * self.encoder.intermediate_size)
+        gates = self.hidden_size * self.intermediate_size  # a decoder of this kind has none
+        return encoder + self.num_hidden_layers * (square - gates)
 
     @property
     def weight_bytes(self) -> int:
@@ -181,6 +240,8 @@ class ModelSpec:
         question needs no more than the attention shape. Raises KvsimError naming the bad key.
         """
         text = {**config, **(section(config, "text_config") or section(config, "language_config"))}
+        if text.get("is_encoder_decoder"):
+            text |= _decoder(text)
         layers = size(text, "num_hidden_layers", "n_layer", required=True, most=MAX_LAYERS)
         hidden = size(text, "hidden_size", "n_embd")
         heads = size(text, "num_attention_heads", "n_head")
@@ -222,6 +283,13 @@ class ModelSpec:
             quantization=_quantization(config),
             stated_parameters=integer(config, "num_parameters") or None,
             vision=_vision(config),
+            linear=_linear(text),
+            encoder=_encoder(text),
+            attention_output_gate=bool(
+                text.get("attn_output_gate", integer(text, "full_attention_interval"))
+            ),
+            partial_rotary_factor=_share(text, "partial_rotary_factor"),
+            multimodal_rope=_multimodal_rope(text, config),
         )
 
 
@@ -257,7 +325,10 @@ def _sixteen_bit(config: Config) -> dict[str, Any]:
 
 def _layer_types(text: Config, layers: int) -> tuple[str, ...]:
     """Kind of every layer, by the rule each family's configuration class has for it."""
-    stated = listed(text, "layer_types")
+    pattern_text = text.get("hybrid_override_pattern")
+    if isinstance(pattern_text, str):
+        return _pattern_layer_types(pattern_text, layers)
+    stated = listed(text, "layer_types") or listed(text, "layers_block_type")
     if stated:
         return _stated_layer_types(stated, layers)
     pattern = integer(text, "sliding_window_pattern", "_sliding_window_pattern") or None
@@ -270,6 +341,14 @@ def _layer_types(text: Config, layers: int) -> tuple[str, ...]:
     if text.get("attention_chunk_size"):  # Llama 4: every fourth layer sees everything
         return tuple("full" if (i + 1) % 4 == 0 else "chunked" for i in range(layers))
     return ("full",) * layers
+
+
+def _pattern_layer_types(pattern: str, layers: int) -> tuple[str, ...]:
+    """Nemotron-H: M for Mamba, * for attention, - and E for a layer that is an MLP or experts alone."""
+    kinds = {"M": "linear", "*": "full", "-": "none", "E": "none"}
+    if len(pattern) != layers or not set(pattern) <= set(kinds):
+        raise KvsimError(f"model: hybrid_override_pattern {shown(pattern)} is not {layers} of M, *, - and E")
+    return tuple(kinds[letter] for letter in pattern)
 
 
 def _stated_layer_types(stated: list[Any], layers: int) -> tuple[str, ...]:
@@ -314,13 +393,33 @@ def _moe_layers(text: Config, layers: int) -> int:
 
 
 def _quantization(config: Config) -> str | None:
-    stated = config.get("quantization")
-    found = str(stated or section(config, "quantization_config").get("quant_method") or "").lower()
-    names = {"gptq": "int4", "awq": "int4", "compressed-tensors": "int4", "modelopt": "fp8", "": None}
-    name = names.get(found, found)
-    if name is not None and name not in QUANT_BYTES:
+    """The weights' format; a name in `QUANT_BYTES`. Raises KvsimError for one that is not known."""
+    details = section(config, "quantization_config") or section(config, "compression_config")
+    found = str(config.get("quantization") or details.get("quant_method") or "").lower()
+    if not found:
+        return None
+    readers = {
+        "gptq": lambda: "int8" if integer(details, "bits") == 8 else "int4",
+        "awq": lambda: "int4",
+        "auto-round": lambda: "int8" if integer(details, "bits") == 8 else "int4",
+        "bitsandbytes": lambda: "int8" if details.get("load_in_8bit") else "nf4",
+        "fbgemm_fp8": lambda: "fp8",
+        "modelopt": lambda: "nvfp4" if "FP4" in str(details.get("quant_algo", "")).upper() else "fp8",
+        "compressed-tensors": lambda: _compressed(details),
+    }
+    name = readers[found]() if found in readers else found
+    if name not in QUANT_BYTES:
         raise KvsimError(f"model: quantization {found!r} is not known; known are {', '.join(QUANT_BYTES)}")
     return name
+
+
+def _compressed(details: Config) -> str:
+    """compressed-tensors: bits and kind of the first group's weights; 4-bit integers if it does not say."""
+    groups = section(details, "config_groups")
+    first: Any = next(iter(groups.values()), None)
+    weights = section(first, "weights") if isinstance(first, Mapping) else {}
+    bits, kind = integer(weights, "num_bits") or 4, str(weights.get("type", "int"))
+    return {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}.get((bits, kind), "int4")
 
 
 def _vision(config: Config) -> VisionSpec | None:
@@ -339,4 +438,68 @@ def _vision(config: Config) -> VisionSpec | None:
         gated_mlp=str(vision.get("hidden_act", "")) == "silu",
         min_pixels=integer(vision, "min_pixels") or None,
         max_pixels=integer(vision, "max_pixels") or None,
+        deepstack_levels=integer(vision, "deepstack_layers")
+        or len(listed(vision, "deepstack_visual_indexes")),
     )
+
+
+def _decoder(text: Config) -> dict[str, Any]:
+    """The decoder's shape under the usual keys, as far as the config has it under its own."""
+    names = {
+        "num_hidden_layers": "decoder_layers",
+        "hidden_size": "d_model",
+        "num_attention_heads": "decoder_attention_heads",
+        "intermediate_size": "decoder_ffn_dim",
+        "max_position_embeddings": "max_target_positions",
+    }
+    found = {key: text[own] for key, own in names.items() if text.get(own) is not None}
+    return found | {"tie_word_embeddings": text.get("tie_word_embeddings", True)}
+
+
+def _encoder(text: Config) -> EncoderSpec | None:
+    if not text.get("is_encoder_decoder"):
+        return None
+    return EncoderSpec(
+        num_layers=size(text, "encoder_layers", required=True, most=MAX_LAYERS),
+        intermediate_size=integer(text, "encoder_ffn_dim") or integer(text, "intermediate_size"),
+        num_tokens=integer(text, "max_source_positions") or 1500,
+    )
+
+
+def _linear(text: Config) -> LinearSpec | None:
+    """Gated delta net (Qwen3-Next and its heirs) or Mamba-2 (Nemotron-H)."""
+    state_bytes = DTYPE_BYTES.get(str(text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype")), 0)
+    keys = integer(text, "linear_num_key_heads") * integer(text, "linear_key_head_dim")
+    values = integer(text, "linear_num_value_heads") * integer(text, "linear_value_head_dim")
+    if keys and values:
+        kernel = integer(text, "linear_conv_kernel_dim") or 4
+        state = values * integer(text, "linear_key_head_dim")
+        return LinearSpec(2 * keys + values, kernel, state, values, state_bytes)
+    inner = integer(text, "mamba_num_heads", "mamba_n_heads") * integer(
+        text, "mamba_head_dim", "mamba_d_head"
+    )
+    state = integer(text, "ssm_state_size", "mamba_d_state")
+    if inner and state:
+        conv = inner + 2 * integer(text, "n_groups", "mamba_n_groups") * state
+        return LinearSpec(conv, integer(text, "conv_kernel") or 4, inner * state, inner, state_bytes)
+    return None
+
+
+def _share(text: Config, key: str) -> float:
+    value = text.get(key)
+    if value is None:
+        value = section(text, "rope_parameters").get(key, 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise KvsimError(f"model: {key} is {shown(value)}, wanted a number from 0 to 1")
+    return float(value)
+
+
+def _multimodal_rope(text: Config, config: Config) -> bool:
+    rope = {**_rope(text, "rope_scaling"), **_rope(text, "rope_parameters")}
+    vision = section(config, "vision_config")
+    return bool(rope.get("mrope_section")) or integer(vision, "spatial_merge_size") > 1
+
+
+def _rope(text: Config, key: str) -> Config:
+    value = text.get(key)
+    return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Memory at start-up: what vLLM asks of the card, what is left for the KV cache, and a plain estimate of it.
+"""Memory at start-up: what vLLM asks of the card, what is left for the KV cache, and a prediction of it.
 
 Sources: `request_memory` (`v1/worker/utils.py`) and `determine_available_memory`
 (`v1/worker/gpu_worker.py`) of vLLM 0.33.0 and 0.16.0.
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.prediction import MemoryPrediction, MemorySetup, predict_memory
 from kvsim.gpu.refusals import KVCacheTooSmallError, check_available, format_gib
+from kvsim.gpu.releases import default_batched_tokens, default_num_seqs, release
 from kvsim.rules import VllmRules
-
-# What the estimate takes off besides the weights: activation peak of a profile run, CUDA graphs,
-# library workspaces. Published start-up logs of single cards show 0.3 to 2 GiB together.
-FLAT_ALLOWANCE_BYTES = 1 << 30
 
 
 class NotEnoughFreeMemoryError(KvsimError):
@@ -103,29 +101,62 @@ def estimate_available(
     gpu_memory_utilization: float | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
-    allowance_bytes: int = FLAT_ALLOWANCE_BYTES,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
 ) -> AvailableEstimate:
-    """Utilization x memory - weights - a flat allowance; an estimate, not vLLM's profile run.
+    """What `kvsim.gpu.prediction` says is left; a prediction, not vLLM's profile run.
 
-    The weights are taken as split evenly over all ranks. Raises KVCacheTooSmallError if nothing is left.
+    max_model_len None or -1: the model's own maximum. Limits that are None: the release's defaults.
+    Raises KVCacheTooSmallError if nothing is left.
     """
-    utilization = check_utilization(gpu_memory_utilization or rules.default_gpu_memory_utilization)
-    weights = model.weight_bytes // (tensor_parallel_size * pipeline_parallel_size)
-    available = math.ceil(gpu.memory_bytes * utilization) - weights - allowance_bytes
-    if available <= 0:
-        larger = gpu.memory_bytes - weights - allowance_bytes > 0
-        key = "engine.gpu_memory_utilization" if larger else "gpu"
-        mend = "raise it" if larger else "take a larger one"
-        raise KVCacheTooSmallError(
-            f"{key}: {model.name} does not fit on {gpu.name}: {format_gib(weights)} GiB of weights per GPU "
-            f"and {format_gib(allowance_bytes)} GiB allowance leave nothing of {utilization} x "
-            f"{format_gib(gpu.memory_bytes)} GiB; {mend}, raise engine.tensor_parallel_size, or give "
-            "engine.quantization",
-            available_bytes=available,
-        )
-    text = (
-        f"Estimate, not a measurement: {utilization} x {format_gib(gpu.memory_bytes)} GiB - "
-        f"{format_gib(weights)} GiB weights - {format_gib(allowance_bytes)} GiB flat allowance = "
-        f"{format_gib(available)} GiB for the KV cache; set available_kv_cache_bytes for the exact figure"
+    of = release(rules.version)
+    length = max_model_len if max_model_len and max_model_len > 0 else model.max_position_embeddings or 4096
+    batched = max_num_batched_tokens or default_batched_tokens(
+        of, gpu.memory_bytes, gpu.name, max_model_len=length
     )
-    return AvailableEstimate(available, text)
+    setup = MemorySetup(
+        total_bytes=gpu.memory_bytes,
+        gpu_name=gpu.name,
+        gpu_memory_utilization=check_utilization(
+            gpu_memory_utilization or rules.default_gpu_memory_utilization
+        ),
+        max_model_len=length,
+        max_num_seqs=max_num_seqs or default_num_seqs(of, gpu.memory_bytes, gpu.name),
+        max_num_batched_tokens=batched,
+        tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+    )
+    found = predict_memory(model, of, setup)
+    if found.available <= 0:
+        raise _does_not_fit(model, gpu, setup, found)
+    text = (
+        f"Predicted, not measured: {setup.gpu_memory_utilization} x {format_gib(found.total)} GiB - "
+        f"{_parts(found)} = {format_gib(found.available)} GiB for the KV cache, "
+        f"± {format_gib(found.error)} GiB; set available_kv_cache_bytes for the exact figure"
+    )
+    return AvailableEstimate(found.available, text)
+
+
+def _parts(found: MemoryPrediction) -> str:
+    parts = {
+        "weights": found.weights,
+        f"activation ({found.cause})": found.activation,
+        "CUDA graphs": found.cuda_graphs,
+        "non-torch": found.non_torch,
+    }
+    return " - ".join(f"{format_gib(size)} GiB {name}" for name, size in parts.items() if size)
+
+
+def _does_not_fit(
+    model: ModelSpec, gpu: GpuSpec, setup: MemorySetup, found: MemoryPrediction
+) -> KVCacheTooSmallError:
+    larger = found.available + found.total - found.requested > 0
+    key = "engine.gpu_memory_utilization" if larger else "gpu"
+    mend = "raise it" if larger else "take a larger one"
+    return KVCacheTooSmallError(
+        f"{key}: {model.name} does not fit on {gpu.name}: {_parts(found)} leave nothing of "
+        f"{setup.gpu_memory_utilization} x {format_gib(gpu.memory_bytes)} GiB; {mend}, raise "
+        "engine.tensor_parallel_size, or give engine.quantization",
+        available_bytes=found.available,
+    )

@@ -124,6 +124,9 @@ def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | No
         gpu_memory_utilization=engine.gpu_memory_utilization,
         tensor_parallel_size=engine.tensor_parallel_size,
         pipeline_parallel_size=engine.pipeline_parallel_size,
+        max_model_len=None if engine.max_model_len == "auto" else engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
     )
     return estimate.available_bytes, estimate.text
 

@@ -320,7 +320,7 @@ def test_explicit_cache_memory_passes_over_the_budget():
 
 def test_estimate_says_that_it_is_one():
     estimate = estimate_available(catalog.model("Qwen3-8B"), catalog.gpu("rtx-4090"), rules_for("0.33"))
-    assert estimate.text.startswith("Estimate, not a measurement: 0.92 x 23.52 GiB - 15.26 GiB weights")
+    assert estimate.text.startswith("Predicted, not measured: 0.92 x 23.52 GiB - 15.27 GiB weights")
     assert 5 * GIB < estimate.available_bytes < 6 * GIB
     with pytest.raises(KVCacheTooSmallError, match="does not fit on RTX 4090"):
         estimate_available(catalog.model("Llama-3.1-70B"), catalog.gpu("4090"), rules_for("0.33"))

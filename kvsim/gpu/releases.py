@@ -1,0 +1,106 @@
+"""vLLM releases from 0.3 (V0) to 0.33 as far as memory at start-up is concerned.
+
+`kvsim.rules` knows two releases in full. A capacity question also comes from the others, and the rules
+that it needs changed at a few points only (read from the wheels 0.6.6 to 0.33.0).
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from kvsim.errors import KvsimError
+from kvsim.rules import VllmRules, rules_for
+
+_OLDEST, _NEWEST = 2, 33
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release: `minor` of 0.minor.patch, and whether its V0 engine is meant.
+
+    stated: False where the source does not say which release it was.
+    """
+
+    minor: int
+    patch: int = 0
+    v0: bool = False
+    stated: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"0.{self.minor}.{self.patch}"
+
+    @property
+    def counts_cuda_graphs(self) -> bool:
+        return self.minor >= 20
+
+    @property
+    def default_utilization(self) -> float:
+        return 0.92 if self.minor >= 20 else 0.9
+
+    @property
+    def prints_concurrency_times_length(self) -> bool:
+        return (self.minor, self.patch) >= (20, 2)
+
+    @property
+    def has_hybrid_groups(self) -> bool:
+        """Groups by kind of attention; before 0.9 every layer was stored in full."""
+        return not self.v0 and self.minor >= 9
+
+    @property
+    def frees_by_device(self) -> bool:
+        """The budget is measured on the device, persistent buffers included (0.27 and later)."""
+        return self.minor >= 27
+
+    @property
+    def rules(self) -> VllmRules:
+        """The capacity rules of that release."""
+        newer = self.minor >= 21
+        return replace(
+            rules_for("0.33" if newer else "0.16"),
+            printed_size_from_concurrency=self.prints_concurrency_times_length,
+            cuda_graph_memory_counted=self.counts_cuda_graphs,
+            default_gpu_memory_utilization=self.default_utilization,
+        )
+
+
+def release(version: str, engine: str = "") -> Release:
+    """The release of a text like "0.16", "0.33.0", "v0.8.5.post1" or "0.11-0.15" (its upper end).
+
+    Empty means not stated: the median of those that published logs state, by engine.
+    Raises KvsimError for anything else.
+    """
+    v0 = engine.lower().startswith("v0")
+    if not version.strip():
+        return Release(7 if v0 else 20, v0=v0, stated=False)
+    last = version.strip().split("-")[-1]
+    found = re.fullmatch(r"v?0\.(\d{1,3})(?:\.(\d{1,3}))?((?:\.?post|\.?dev|rc|\+|[a-z]).*)?", last)
+    if not found or not _OLDEST <= int(found[1]) <= _NEWEST:
+        raise KvsimError(f"vllm_version: {version!r} is not known; give one from 0.{_OLDEST} to 0.{_NEWEST}")
+    minor, patch = int(found[1]), int(found[2] or 0)
+    return Release(minor, patch, v0 or (not engine and minor < 8))
+
+
+def default_batched_tokens(release: Release, memory_bytes: int, gpu_name: str, *, max_model_len: int) -> int:
+    """`max_num_batched_tokens` of an API server when the flag is absent (`engine/arg_utils.py`)."""
+    if release.v0:  # without chunked prefill a prompt must fit one batch
+        return 2048 if max_model_len > 32768 else max(2048, max_model_len)
+    if _is_huge(release, memory_bytes):
+        return 16384
+    return 8192 if _is_large(release, memory_bytes, gpu_name) else 2048
+
+
+def default_num_seqs(release: Release, memory_bytes: int, gpu_name: str) -> int:
+    """`max_num_seqs` when the flag is absent."""
+    if release.v0:
+        return 256
+    large = _is_huge(release, memory_bytes) or _is_large(release, memory_bytes, gpu_name)
+    return 1024 if large else 256
+
+
+def _is_huge(release: Release, memory_bytes: int) -> bool:
+    return release.rules.largest_batch_tier and memory_bytes >= 160 << 30
+
+
+def _is_large(release: Release, memory_bytes: int, gpu_name: str) -> bool:
+    name = gpu_name.lower()
+    return release.minor >= 9 and memory_bytes >= 70 << 30 and "a100" not in name and "gb10" not in name

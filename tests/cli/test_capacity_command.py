@@ -1,0 +1,130 @@
+"""`kvsim capacity`, `kvsim models`, `kvsim gpus` as a person runs them."""
+
+import json
+
+import pytest
+
+from kvsim.cli.main import main
+
+
+def kvsim(capsys, *args):
+    with pytest.raises(SystemExit) as end:
+        main([str(arg) for arg in args])
+    out, err = capsys.readouterr()
+    return end.value.code, out, err
+
+
+def test_lines_bridge_bar_and_range(capsys):
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", "--max-model-len", "32k")
+    assert code == 0
+    assert "Available KV cache memory: " in out
+    assert "Maximum concurrency for 32,000 tokens per request: " in out
+    for part in ("the card", "x utilization", "- weights", "- activation peak", "= KV cache", "one block"):
+        assert part in out
+    assert "[WWWW" in out
+    assert "Honest range: " in out
+
+
+def test_a_whole_command_line(capsys):
+    line = "capacity --gpu H100 -- vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2 --port 8000"
+    code, out, _ = kvsim(capsys, *line.split())
+    assert code == 0
+    assert "on H100 SXM x 2" in out
+    assert "Ignored, no bearing on capacity: --port 8000" in out
+
+
+def test_json(capsys):
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", "--json")
+    assert code == 0
+    assert json.loads(out)["kv_cache_size_tokens"] > 100_000
+
+
+def test_a_refusal_is_an_answer(capsys):
+    code, out, _ = kvsim(capsys, "capacity", "Llama-3.1-8B", "--gpu", "4090", "--max-model-len", "131072")
+    assert code == 0
+    assert "vLLM refuses to start: To serve at least one request" in out
+    assert "Largest max_model_len that fits: " in out
+    assert "--tensor-parallel-size 2" in out
+
+
+def test_sweep_and_plot(capsys, tmp_path):
+    picture = tmp_path / "sweep.png"
+    sweep = ["--sweep", "gpu_memory_utilization=0.5:0.9:0.2", "--sweep", "block_size=8,16"]
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *sweep, "--plot", picture)
+    assert code == 0
+    assert len(out.splitlines()) >= 7
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_last_line_of_an_evaluation_is_its_total(capsys, tmp_path):
+    path = tmp_path / "logs.csv"
+    path.write_text(
+        "id,engine,version,model,gpu,gpu_memory_utilization,available_kv_gib,kv_tokens,status\n"
+        "a,v1,0.19,Qwen/Qwen3-8B,RTX 4090,0.9,4.5,32768,ok\n"
+    )
+    code, out, _ = kvsim(capsys, "capacity", "--evaluate", path, "--rows")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("total: arithmetic 1 of 1 exact; 1 rows predicted; single GPU")
+
+
+@pytest.mark.parametrize("what", ["models", "gpus"])
+def test_the_catalog_names_its_sources(capsys, what):
+    code, out, _ = kvsim(capsys, what, "--json")
+    assert code == 0
+    assert all(row["source"] for row in json.loads(out))
+    code, out, _ = kvsim(capsys, what)
+    assert "Source" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "MODEL is missing"),
+        (["Qwen3-8B"], "gpu: missing"),
+        (["Qwen3-8B", "--gpu", "H100", "--max-model-len", "x"], "--max-model-len: 'x'"),
+        (["Qwen3-8B", "--gpu", "H100", "--plot", "x.png"], "--plot: wants a --sweep"),
+        (["no/config.json", "--gpu", "H100"], "is not a regular file"),
+        (["--evaluate", "no.csv"], "no.csv"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, args, says):
+    code, out, err = kvsim(capsys, "capacity", *args)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "[]", "{}", '{"hidden_size": "x"}', '{"num_hidden_layers": 1e9}', "\x00", '{"a":' * 2000],
+)
+def test_broken_configs_are_one_line(capsys, tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    code, _, err = kvsim(capsys, "capacity", path, "--gpu", "H100")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+
+
+LOG = """\
+INFO core.py] Initializing a V1 LLM engine (v0.19.0) with config: model='meta-llama/Llama-3.1-8B-Instruct', \
+max_seq_len=32768, tensor_parallel_size=1
+INFO gpu_model_runner.py] Model loading took 14.99 GiB memory and 3.1 seconds
+INFO gpu_worker.py] Available KV cache memory: 5.05 GiB
+INFO kv_cache_utils.py] GPU KV cache size: 41,408 tokens
+"""
+
+
+def test_a_log_beside_the_prediction(capsys, tmp_path):
+    log, profile = tmp_path / "start.log", tmp_path / "profile.json"
+    log.write_text(LOG)
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--gpu", "RTX 4090", "--save-profile", profile)
+    assert code == 0
+    assert "as the log prints it" in out
+    assert "weights" in out.partition("Beside the prediction")[2]
+    assert json.loads(profile.read_text())["parts_gib"] == {"weights": 14.99}
+    code, out, _ = kvsim(capsys, "capacity", "Llama-3.1-8B", "--gpu", "4090", "--profile", profile, "--json")
+    assert json.loads(out)["prediction"]["weights"] == round(14.99 * (1 << 30))
+    code, out, err = kvsim(capsys, "capacity", "--log", tmp_path / "no.log")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
