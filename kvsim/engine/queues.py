@@ -5,7 +5,7 @@ Followed: vLLM 0.33.0 `v1/core/sched/request_queue.py`. Under `fcfs` the queue i
 """
 
 from kvsim.cache.state import NONE, NUM_REASONS
-from kvsim.compiled import compiled, compiled_part
+from kvsim.compiled import compiled_part
 from kvsim.engine.state import PRIORITY
 
 
@@ -66,7 +66,7 @@ def _insert_by_priority(eng, r):
     _insert_waiting(eng, r, before)
 
 
-@compiled
+@compiled_part
 def add_waiting(eng, r):
     if eng.scalars["policy"][0] == PRIORITY:
         _insert_by_priority(eng, r)
