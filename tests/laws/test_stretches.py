@@ -17,6 +17,7 @@ from kvsim.results import EventLog, MemorySink, RequestLog, StepLog
 from kvsim.sim.recorder import Recorder, with_notes
 from kvsim.sim.run import Simulation
 from kvsim.workload import ImageWorkload, SharedPrefixWorkload
+from kvsim.workload.request import blocks_of
 
 LOSSES = ("num_preempted_blocks", "num_lost_tokens", "num_recomputed_tokens")
 IN_STEPS = {
@@ -74,6 +75,16 @@ configs = st.builds(
 drafts = st.sampled_from([{}, {"spec_method": "ngram", "num_speculative_tokens": 2, "acceptance_rate": 0.5}])
 
 
+class InBlocks:
+    """A workload whose requests come in blocks of a given size."""
+
+    def __init__(self, workload, size):
+        self.num_requests, self._workload, self._size = workload.num_requests, workload, size
+
+    def blocks(self, seed):
+        return blocks_of(self._workload.requests(seed), self._size)
+
+
 def simulate(config, workload, horizon, num_instances, step_by_step):
     """All that a run gives: tables, counters, the last instant."""
     config = with_notes(config, steps=True, events=True)
@@ -116,8 +127,10 @@ def by_step(table, what):
     st.one_of(texts, texts, pictures),
     st.sampled_from([None, None, 0.3, 5.0]),
     st.sampled_from([1, 1, 3]),
+    st.sampled_from([1, 3, 7, 64]),
 )
-def test_stretches_and_single_steps_give_the_same(config, spec, workload, horizon, num_instances):
+def test_stretches_and_single_steps_give_the_same(config, spec, workload, horizon, num_instances, size):
+    workload = InBlocks(workload, size)
     config = EngineConfig(**{**config.__dict__, **spec}) if spec else config
     arguments = config, workload, horizon, num_instances
     (requests, steps, events), stats, end, refusal = simulate(*arguments, step_by_step=False)
