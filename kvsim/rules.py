@@ -196,6 +196,11 @@ _RELEASES = {
 }
 
 
+def releases() -> tuple[str, ...]:
+    """Releases that kvsim knows, newest first."""
+    return tuple(_RELEASES)
+
+
 def rules_for(version: str) -> VllmRules:
     """Rules of a release, named "0.33" or "0.33.0"; raises KvsimError for one kvsim does not know."""
     short = ".".join(str(version).split(".")[:2])

@@ -194,6 +194,20 @@ def gpus(as_json: Annotated[bool, typer.Option("--json", help="A JSON list.")] =
     gpus_command(as_json=as_json)
 
 
+@app.command()
+def schema(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of printing it."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The reference page of the docs.")] = False,
+) -> None:
+    """What a scenario file may hold: JSON Schema for editors, or the reference as Markdown."""
+    from kvsim.cli.schema import schema_command
+
+    schema_command(output, markdown=markdown)
+
+
 def run_app(args: list[str] | None) -> Any:
     """Parse and run; the exit code or None. Raises whatever the command raises."""
     return typer.main.get_command(app).main(args, prog_name="kvsim", standalone_mode=False)

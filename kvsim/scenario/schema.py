@@ -10,15 +10,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.quantization import served_as
-from kvsim.rules import rules_for
+from kvsim.rules import releases, rules_for
 from kvsim.scenario.defaults import as_field_error, filled
-from kvsim.scenario.engine import ClusterSection, EngineSection, Section
+from kvsim.scenario.engine import ClusterSection, EngineSection, Section, key
 from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
 from kvsim.scenario.yaml_file import dump
@@ -43,6 +51,13 @@ def _version(value: Any) -> str:
         return rules_for(str(value)).version
     except KvsimError as error:
         raise ValueError(str(error).removeprefix("vllm_version: ")) from None
+
+
+def _version_schema() -> dict[str, Any]:
+    """What `_version` takes."""
+    numbers = [float(name) for name in releases() if str(float(name)) == name]
+    text = {"type": "string", "pattern": rf"^({'|'.join(map(re.escape, releases()))})(\..*)?$"}
+    return {"anyOf": [{"enum": numbers}, text]}
 
 
 def _gpu(value: str) -> str:
@@ -81,19 +96,43 @@ class Scenario(Section):
     Raises pydantic's ValidationError; `load_scenario` turns it into one line.
     """
 
-    name: str
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    vllm_version: Annotated[str, BeforeValidator(_version)] = "0.33"
-    model: Annotated[Text, AfterValidator(_model)]
-    model_sha256: Annotated[str | None, Field(validate_default=True)] = None
-    gpu: Annotated[Text, AfterValidator(_gpu)]
-    horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
-    warm_up: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
-    workload: Annotated[Any, BeforeValidator(workload_section)]
-    engine: EngineSection = Field(default_factory=EngineSection, validate_default=True)
-    cluster: ClusterSection = Field(default_factory=ClusterSection)
-    slo: SloSection | None = None
-    record: RecordSection = Field(default_factory=RecordSection)
+    name: str = key(
+        ...,
+        "names the results folder; a file without it lends its own name",
+        pattern=rf"^{_NAME.pattern}$",
+    )
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = key(0, "of everything drawn at random")
+    vllm_version: Annotated[str, BeforeValidator(_version), WithJsonSchema(_version_schema())] = key(
+        "0.33", f"whose rules apply: {' or '.join(releases())}", examples=list(releases())
+    )
+    model: Annotated[Text, AfterValidator(_model)] = key(
+        ...,
+        "a name of `kvsim models`, or a config.json (or its folder), sought beside the scenario first",
+        examples=catalog.model_names(),
+    )
+    model_sha256: Annotated[str | None, Field(validate_default=True)] = key(
+        None,
+        "pins that config.json; stands in for its path in the scenario's hash",
+        pattern="^[0-9a-f]{64}$",
+    )
+    gpu: Annotated[Text, AfterValidator(_gpu)] = key(
+        ..., "a name of `kvsim gpus`; case, dashes and blanks do not matter", examples=catalog.gpu_names()
+    )
+    horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = key(
+        None, "stop after so long; until all is done if absent", "seconds", examples=[120]
+    )
+    warm_up: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = key(
+        0.0, "requests that arrived before are left out of latencies, rates and goodput", "seconds"
+    )
+    workload: Annotated[Any, BeforeValidator(workload_section)] = key(..., "the traffic")
+    engine: EngineSection = Field(
+        default_factory=EngineSection, validate_default=True, description="vLLM's flags"
+    )
+    cluster: ClusterSection = Field(default_factory=ClusterSection, description="replicas and router")
+    slo: SloSection | None = key(None, "limits for goodput")
+    record: RecordSection = Field(
+        default_factory=RecordSection, description="tables beside that of the requests"
+    )
 
     _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
