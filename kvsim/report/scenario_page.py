@@ -128,10 +128,12 @@ def _needed(section: JsonSchema) -> set[str]:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value in ({}, []):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

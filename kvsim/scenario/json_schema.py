@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvsim.scenario.schema import Scenario
+from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload_schema import JsonSchema, given, workload_definitions
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors know best
@@ -20,7 +21,12 @@ def json_schema() -> JsonSchema:
     """The schema; plain values, in a fixed order."""
     raw = Scenario.model_json_schema()
     definitions = raw.pop("$defs") | workload_definitions()
+    definitions["SweepSection"] = SweepSection.model_json_schema()
     properties = raw.pop("properties")
+    properties["sweep"] = {
+        "description": "what kvsim sweep varies",
+        "anyOf": [{"$ref": "#/$defs/SweepSection"}, {"type": "null"}],
+    }
     properties["workload"] |= {"allOf": [{"$ref": "#/$defs/Workload"}]}
     definitions["SloSection"]["anyOf"] = [given(limit) for limit in definitions["SloSection"]["properties"]]
     schema = {

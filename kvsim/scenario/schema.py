@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,12 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 
 from kvsim.errors import KvsimError
@@ -136,9 +139,18 @@ class Scenario(Section):
 
     _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
+    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any) -> None:
         self._folder = Path((context or {}).get("folder", ""))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_given(cls, values: Any, handler: ModelWrapValidatorHandler["Scenario"]) -> "Scenario":
+        scenario = handler(values)
+        if isinstance(values, Mapping):
+            scenario._given = dict(values)
+        return scenario
 
     @field_validator("name")
     @classmethod
@@ -210,6 +222,21 @@ class Scenario(Section):
     def limits(self) -> dict[str, float]:
         """Limits to ttft, tpot and e2e, in seconds, as far as they are stated."""
         return self.slo.limits if self.slo else {}
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The values that it was made from, before defaults were filled in."""
+        return self._given
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths count from first."""
+        return self._folder
+
+    @property
+    def given_trace(self) -> Path | None:
+        """The trace that stands in for workload.path, as with --trace."""
+        return self._trace.given if self._trace else None
 
     @property
     def trace_path(self) -> Path | None:
@@ -284,6 +311,7 @@ class Scenario(Section):
 class _TraceFile:
     path: Path
     num_rows: int
+    given: Path | None
 
 
 def with_trace(scenario: Scenario, folder: Path, given: Path | None = None) -> Scenario:
@@ -298,15 +326,29 @@ def with_trace(scenario: Scenario, folder: Path, given: Path | None = None) -> S
             raise FieldError("type", f"{type_name(spec)} replays no trace; --trace needs type: trace")
         return scenario
     path = _find_trace(spec.path, folder) if given is None else _regular(given)
-    digest, num_rows = fingerprint(path)
+    digest, num_rows = _fingerprint(path)
     if num_rows == 0:
         raise KvsimError(f"{path}: empty; a trace needs at least one row")
     if given is None and spec.sha256 not in (None, digest):
         raise FieldError("sha256", f"{path} holds other rows, with {digest}")
     spec = dataclasses.replace(spec, path=str(given or spec.path), sha256=digest)
     found = scenario.model_copy(update={"workload": spec})
-    found._trace = _TraceFile(path, num_rows)
+    found._trace = _TraceFile(path, num_rows, given)
     return found
+
+
+def _fingerprint(path: Path) -> tuple[str, int]:
+    """Of a sweep's many scenarios only the first reads the trace for it."""
+    try:
+        now = os.stat(path)
+    except OSError:
+        return fingerprint(path)  # says what is wrong
+    return _fingerprint_once(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _fingerprint_once(path: Path, state: tuple[int, ...]) -> tuple[str, int]:
+    return fingerprint(path)
 
 
 def _unknown_pixels(model: str) -> str:

@@ -40,6 +40,7 @@ SECTIONS = {
     "cluster": "ClusterSection",
     "slo": "SloSection",
     "record": "RecordSection",
+    "sweep": "SweepSection",
 }
 VALUES: list[Any] = [
     *(None, True, False, -1, 0, 1, 2, 15, 16, 0.5, -0.5, math.inf, 2**31, 2**64),
