@@ -224,6 +224,12 @@ class Scenario(Section):
         return self.slo.limits if self.slo else {}
 
     @property
+    def image_pixels(self) -> int | None:
+        """The greatest area of a picture, if it is given (vLLM's `mm_processor_kwargs`)."""
+        pixels: int | None = getattr(self.workload, "max_pixels", None)
+        return pixels
+
+    @property
     def given(self) -> Mapping[str, Any]:
         """The values that it was made from, before defaults were filled in."""
         return self._given

@@ -117,7 +117,11 @@ _KEYS: dict[str, dict[str, tuple[JsonSchema, str, str | None]]] = {
             "tokens",
         ),
         "min_pixels": (optional(whole(1, 10**12)), "replaces the processor's least area", "pixels"),
-        "max_pixels": (optional(whole(1, 10**12)), "replaces the processor's greatest area", "pixels"),
+        "max_pixels": (
+            optional(whole(1, 10**12)),
+            "replaces the processor's greatest area; a smaller one leaves more memory to the KV cache",
+            "pixels",
+        ),
         "processor": (
             optional({"enum": list(PROCESSORS)}),
             "how pixels become tokens; by the model's name if absent",
