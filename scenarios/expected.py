@@ -1,0 +1,82 @@
+"""Run every scenario of this folder and keep its chief figures in expected/NAME.json; a test compares.
+
+    python scenarios/expected.py            all of them
+    python scenarios/expected.py NAME...    these
+
+A scenario with a `sweep:` block is swept, any other one is run. Counts are exact; other numbers have six digits,
+since the last ones may differ between machines.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import kvsim
+from kvsim.sweep.figures import figures
+
+HERE = Path(__file__).parent
+EXPECTED = HERE / "expected"
+NEEDS_A_TRACE = {"mooncake_conversation"}  # which is not part of this repository
+CHIEF = (
+    "find.beyond",
+    "requests.finished",
+    "capacity.num_gpu_blocks",
+    "capacity.kv_cache_size_tokens",
+    "prefix_cache_hit_rate",
+    "blocks_evicted",
+    "vllm:num_preemptions",
+    "recompute_tax",
+    "waiting_steps.lora_limit",
+    "vllm:kv_cache_usage_perc.peak",
+    "vllm:time_to_first_token_seconds.p50",
+    "vllm:time_to_first_token_seconds.p99",
+    "vllm:request_time_per_output_token_seconds.p50",
+    "vllm:request_time_per_output_token_seconds.p99",
+    "generation_tokens_per_second",
+    "request_goodput",
+    "slo.all.share",
+)
+
+
+def names() -> list[str]:
+    """The scenarios that this repository can run."""
+    return sorted({path.stem for path in HERE.glob("*.yaml")} - NEEDS_A_TRACE)
+
+
+def chief_figures(name: str) -> dict[str, Any]:
+    """Of one run, or of each point of a sweep."""
+    path = HERE / f"{name}.yaml"
+    question = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    scenario = kvsim.load_scenario(path)
+    if scenario.sweep_block is None:
+        return {"question": question, "run": chief(figures(scenario.run().metrics))}
+    result = scenario.sweep(workers=1, progress=False)
+    rows = json.loads(result.frame.to_json(orient="records", double_precision=15))
+    return {"question": question, "sweep": [{**swept(row, result.axes), **chief(row)} for row in rows]}
+
+
+def swept(row: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:
+    return {key: row[key] for key in axes}
+
+
+def chief(row: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: rounded(row[key]) for key in CHIEF if row.get(key) is not None}
+    return found if not row.get("error") else {"error": row["error"]}
+
+
+def rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def main(wanted: list[str]) -> None:
+    EXPECTED.mkdir(exist_ok=True)
+    for name in wanted or names():
+        text = json.dumps(chief_figures(name), indent=1)
+        (EXPECTED / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        print(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
