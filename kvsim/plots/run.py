@@ -1,0 +1,148 @@
+"""`result.plot`: the pictures of one run."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvsim.plots.block_times import ages_at_eviction, reuse_gaps
+from kvsim.plots.blocks import block_history, draw_blocks
+from kvsim.plots.cdf import KINDS, LATENCIES, Sample, draw_cdf
+from kvsim.plots.memory import bar_of_run, draw_memory
+from kvsim.plots.metrics import one_of
+from kvsim.plots.timeseries import PANELS, draw_timeseries
+from kvsim.scenario import Scenario, load_scenario
+
+if TYPE_CHECKING:
+    from kvsim.results import RunResult
+
+
+class RunPlots:
+    """Each method gives back a matplotlib Figure, which a notebook shows; `kvsim.plots.save` writes it.
+
+    ax: axes to draw on in place of a new picture. title: in place of the one that says what is shown.
+    All raise KvsimError with one line that says what is wrong.
+    """
+
+    def __init__(self, result: "RunResult") -> None:
+        self._result = result
+
+    def memory(self, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+        """Where the bytes of one GPU go: weights, activation, graphs, KV cache; GiB (2^30) and tokens."""
+        bar = bar_of_run(self._scenario(), self._result.metrics)
+        return draw_memory(bar, ax, title)
+
+    def timeseries(
+        self,
+        metric: str | Sequence[str] | None = None,
+        *,
+        window: tuple[float, float] | None = None,
+        replica: int | None = None,
+        title: str | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Over simulated time; needs recorded steps (`record: {steps: true}`).
+
+        metric: one or several of running, waiting, kv_usage, hit_rate, preemptions, tokens (all).
+        window: from, to in seconds. replica: only this one's line.
+        """
+        panels = (metric,) if isinstance(metric, str) else tuple(metric or PANELS)
+        return draw_timeseries(
+            self._result.steps, self._of(), panels, window=window, replica=replica, title=title, ax=ax
+        )
+
+    def cdf(
+        self,
+        kind: str | Sequence[str] = ("ttft", "tpot", "e2e"),
+        *,
+        replica: int | None = None,
+        title: str | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Cumulative distribution of ttft, tpot, e2e or queue_time; block_age (at eviction) or reuse_gap.
+
+        Latencies are those of the summary: finished requests that arrived after the warm-up. The last
+        two need recorded events (`record: {events: true}`).
+        """
+        kinds = [one_of(each, KINDS, "cdf") for each in ([kind] if isinstance(kind, str) else kind)]
+        samples = {each: self._samples(each, replica) for each in kinds}
+        limits = {
+            name: limit["limit"] for name, limit in self._result.metrics["slo"].items() if name != "all"
+        }
+        return draw_cdf(samples, self._of_sample(samples, replica), limits, title=title, ax=ax)
+
+    def blocks(
+        self,
+        window: tuple[int, int] | None = None,
+        *,
+        title: str | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Owners, cached blocks and the free queue after each step; window: first and last step, from 1.
+
+        The run is simulated once more as far as needed. At most 200 steps and 128 blocks.
+        """
+        history = block_history(self._scenario(), window, self._result.metrics.get("num_steps"))
+        return draw_blocks(history, self._of(), title=title, ax=ax)
+
+    # ---- what they are drawn from
+
+    def _of(self) -> str:
+        facts = self._result.metrics
+        return f"{facts['name']}: {facts['model']} on {facts['gpu']}, vLLM {facts['vllm_version']}"
+
+    def _scenario(self) -> Scenario:
+        """The run's scenario, read back from its resolved text."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "scenario.yaml"
+            path.write_text(self._result.scenario, encoding="utf-8")
+            return load_scenario(path)
+
+    def _samples(self, kind: str, replica: int | None) -> list[Sample]:
+        if kind in LATENCIES:
+            requests = self._measured(replica)
+            replicas = sorted(requests["instance"].unique().tolist())
+            if len(replicas) <= 1:
+                return [Sample("all", _numbers(requests[kind]))]
+            return [
+                Sample(f"replica {i}", _numbers(requests.loc[requests["instance"] == i, kind]))
+                for i in replicas
+            ]
+        events = self._result.events
+        if replica is not None:
+            events = events[events["instance"] == replica]
+        if kind == "block_age":
+            return [Sample("all", ages_at_eviction(events))]
+        size = self._result.metrics["capacity"]["block_size"]
+        scenario = self._scenario()
+        size *= scenario.engine.decode_context_parallel_size or 1
+        return [Sample("all", reuse_gaps(events, scenario, size))]
+
+    def _measured(self, replica: int | None) -> pd.DataFrame:
+        requests = self._result.requests
+        warm_up = self._result.metrics["warm_up"]["seconds"]
+        kept = (requests["status"] == "finished") & (requests["arrival_time"] >= warm_up)
+        if replica is not None:
+            kept &= requests["instance"] == replica
+        return requests[kept]
+
+    def _of_sample(self, samples: Mapping[str, Sequence[Sample]], replica: int | None) -> str:
+        words = {"block_age": "eviction", "reuse_gap": "block hit"}
+        counts = {}
+        for kind, group in samples.items():
+            what = words.get(kind, "finished request")
+            count = sum(len(each.values) for each in group)
+            counts[what] = f"{count:,} {what}{'' if count == 1 else 's'}"
+        seconds = self._result.metrics["warm_up"]["seconds"] if set(samples) & set(LATENCIES) else 0
+        cut = f", warm-up of {seconds:g} s cut" if seconds else ""
+        whose = f", replica {replica}" if replica is not None else ""
+        return f"{self._of()}; {', '.join(counts.values())}{cut}{whose}"
+
+
+def _numbers(column: pd.Series) -> np.ndarray:
+    return column.to_numpy(np.float64)
