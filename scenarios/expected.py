@@ -9,7 +9,7 @@ since the last ones may differ between machines.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,16 @@ def chief_figures(name: str) -> dict[str, Any]:
         return {"question": question, "run": chief(figures(scenario.run().metrics))}
     result = scenario.sweep(workers=1, progress=False)
     rows = json.loads(result.frame.to_json(orient="records", double_precision=15))
-    return {"question": question, "sweep": [{**swept(row, result.axes), **chief(row)} for row in rows]}
+    keys = [*result.axes, *filter(None, [result.searched])]
+    return {"question": question, "sweep": [{**{key: row[key] for key in keys}, **chief(row)} for row in rows]}
 
 
-def swept(row: Mapping[str, Any], axes: Sequence[str]) -> dict[str, Any]:
-    return {key: row[key] for key in axes}
+def text_of(found: Mapping[str, Any]) -> str:
+    """JSON with a line for each point."""
+    if "run" in found:
+        return json.dumps(found, indent=1) + "\n"
+    rows = ",\n  ".join(map(json.dumps, found["sweep"]))
+    return f'{{\n "question": {json.dumps(found["question"])},\n "sweep": [\n  {rows}\n ]\n}}\n'
 
 
 def chief(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +78,7 @@ def rounded(value: float) -> float:
 def main(wanted: list[str]) -> None:
     EXPECTED.mkdir(exist_ok=True)
     for name in wanted or names():
-        text = json.dumps(chief_figures(name), indent=1)
-        (EXPECTED / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        (EXPECTED / f"{name}.json").write_text(text_of(chief_figures(name)), encoding="utf-8")
         print(name)
 
 
