@@ -15,7 +15,7 @@ from kvsim.gpu.capacity import CapacityPlan, plan_capacity
 from kvsim.gpu.evaluation import evaluate
 from kvsim.gpu.log_reader import read_log, read_profile, save_profile
 from kvsim.gpu.serve_flags import ServeFlags, read_command
-from kvsim.gpu.sweep import read_axes, swept
+from kvsim.gpu.sweep import swept
 from kvsim.report.capacity import (
     console,
     evaluation_facts,
@@ -26,6 +26,9 @@ from kvsim.report.capacity import (
     print_log,
     print_sweep,
 )
+from kvsim.sweep.axes import flag_axes
+
+MOST_ROWS = 2000
 
 
 def capacity_command(
@@ -74,7 +77,7 @@ def _sweep(
     *,
     as_json: bool,
 ) -> None:
-    axes = read_axes(sweep)
+    axes = flag_axes(sweep, most=MOST_ROWS)
     assert command.model is not None
     rows = swept(command.model, {**facts, **command.values}, axes)
     names = list(axes)

@@ -64,8 +64,10 @@ def read_template(path: str | Path, trace: str | Path | None = None) -> "Templat
 def template_of(scenario: Scenario) -> "Template":
     """The template of a scenario in hand: its values as they were given, before defaults were filled in."""
     trace = scenario.given_trace
-    values = _plain(scenario.given)
-    return Template(values, _Source(scenario.folder / "the scenario"), None if trace is None else str(trace))
+    source = _Source(scenario.folder / "the scenario")
+    return Template(
+        _plain(scenario.given), source, None if trace is None else str(trace), scenario.sweep_block
+    )
 
 
 @dataclass
@@ -106,7 +108,9 @@ class Template:
             source.overridden[where] = option
         if self.trace is not None:
             _put_trace(values, self.trace, source)
-        return _checked(values, source, None if self.trace is None else Path(self.trace))
+        scenario = _checked(values, source, None if self.trace is None else Path(self.trace))
+        scenario._sweep = self.sweep
+        return scenario
 
 
 def _checked(values: dict[str, Any], source: _Source, trace: Path | None) -> Scenario:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +31,7 @@ from kvsim.rules import releases, rules_for
 from kvsim.scenario.defaults import as_field_error, filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section, key
 from kvsim.scenario.measuring import RecordSection, SloSection
+from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
 from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError, shown
@@ -42,6 +43,7 @@ from kvsim.workload.trace import TraceWorkload, fingerprint
 if TYPE_CHECKING:
     from kvsim.results import RunResult
     from kvsim.sim.step_view import StepView
+    from kvsim.sweep import SweepResult
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -140,6 +142,7 @@ class Scenario(Section):
     _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
     _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _sweep: SweepSection | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any) -> None:
         self._folder = Path((context or {}).get("folder", ""))
@@ -235,6 +238,11 @@ class Scenario(Section):
         return self._given
 
     @property
+    def sweep_block(self) -> SweepSection | None:
+        """The `sweep:` block of its file."""
+        return self._sweep
+
+    @property
     def folder(self) -> Path:
         """Where relative paths count from first."""
         return self._folder
@@ -299,6 +307,49 @@ class Scenario(Section):
         from kvsim.sim.run import run_scenario  # the simulator is only needed here
 
         return run_scenario(self)
+
+    def sweep(
+        self,
+        set: Mapping[str, Any] | None = None,
+        *,
+        points: Sequence[Mapping[str, Any]] = (),
+        sample: str | None = None,
+        seed: int | None = None,
+        find: str | None = None,
+        subject_to: str | Sequence[str] = (),
+        tolerance: float | None = None,
+        max_points: int | None = None,
+        out: str | Path | None = None,
+        workers: int | None = None,
+        ray: str | None = None,
+        fresh: bool = False,
+        progress: bool = True,
+    ) -> "SweepResult":
+        """Run it with other values of some keys, as `kvsim sweep` does, on top of the file's `sweep:` block.
+
+        set: dotted key -> list of values, or a range as text such as "0.5:0.95:0.05".
+        out: folder that keeps points as they finish; None keeps nothing. The others: see docs/sweep.md.
+        Raises KvsimError for what is wrong with keys, values, folder or workers; a point that fails is a row
+        with its ``error``.
+        """
+        from kvsim.sweep.sweep import sweep_scenario  # made of scenarios, so it stands above this package
+
+        return sweep_scenario(
+            self,
+            set,
+            points=points,
+            sample=sample,
+            seed=seed,
+            find=find,
+            subject_to=[subject_to] if isinstance(subject_to, str) else subject_to,
+            tolerance=tolerance,
+            max_points=max_points,
+            out=out,
+            workers=workers,
+            ray=ray,
+            fresh=fresh,
+            progress=progress,
+        )
 
     def steps(
         self, first: int = 1, count: int | None = None, *, blocks: bool = False

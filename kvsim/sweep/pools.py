@@ -1,0 +1,111 @@
+"""Where points are computed: in this process, in worker processes of this machine, or in a Ray cluster.
+
+All give futures, so whoever hands out the points need not know which it is.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Protocol
+
+from kvsim import compiled
+from kvsim.errors import KvsimError
+from kvsim.scenario import Scenario
+from kvsim.sweep.work import end_with, rehearse, run_point
+
+# So many points are handed out for each worker: one is computed while the next waits at hand.
+POINTS_AHEAD = 2
+
+
+class Pool(Protocol):
+    """slots: points that should be under way at a time."""
+
+    slots: int
+
+    def warm_up(self, scenario: Scenario) -> None:
+        """Compile where that has not been done, once for all workers of a machine."""
+        ...
+
+    def submit(self, scenario: Scenario) -> "Future[str]": ...
+
+    def close(self) -> None:
+        """End the workers at once, whatever they are doing."""
+        ...
+
+
+class PoolError(KvsimError):
+    """Workers cannot be reached or were lost; the message says which and what to do."""
+
+
+class InProcess:
+    """One point at a time, here."""
+
+    slots = 1
+
+    def warm_up(self, scenario: Scenario) -> None:
+        """The first point compiles."""
+
+    def submit(self, scenario: Scenario) -> "Future[str]":
+        future: Future[str] = Future()
+        future.set_result(run_point(scenario))
+        return future
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Processes:
+    """Worker processes (loky). They end with this process, however that ends."""
+
+    def __init__(self, workers: int) -> None:
+        from loky import ProcessPoolExecutor
+
+        self.slots = workers * POINTS_AHEAD
+        self._executor = ProcessPoolExecutor(workers, initializer=end_with, initargs=(os.getpid(),))
+
+    def warm_up(self, scenario: Scenario) -> None:
+        if not compiled.is_warm():
+            rehearse(scenario)
+
+    def submit(self, scenario: Scenario) -> "Future[str]":
+        with _without_interrupts():  # workers start here
+            return self._executor.submit(run_point, scenario)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """What is started within never sees Ctrl-C, which a terminal sends to everyone; we end the workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def num_cores() -> int:
+    """Cores that this process may use, by affinity and by its container's limit."""
+    from loky import cpu_count
+
+    return int(cpu_count())
+
+
+def local_pool(workers: int) -> Pool:
+    return InProcess() if workers == 1 else Processes(workers)
+
+
+def lost_worker(error: BaseException) -> PoolError | None:
+    """What to say where an error means that a worker process vanished."""
+    if type(error).__name__ in ("TerminatedWorkerError", "BrokenProcessPool", "WorkerCrashedError"):
+        return PoolError(
+            "a worker process died, perhaps for lack of memory; finished points are kept, "
+            "run the sweep again with fewer --workers"
+        )
+    return None
