@@ -1,4 +1,4 @@
-"""From the event log: how old blocks are when they are evicted, and how long content waits for its next use."""
+"""From the event log: how old blocks are when evicted, and how long content waits for its next use."""
 
 import numpy as np
 import pandas as pd
@@ -53,7 +53,7 @@ def reuse_gaps(events: pd.DataFrame, scenario: Scenario, block_size: int) -> Num
 
 
 def _uses(events: pd.DataFrame, block_size: int) -> pd.DataFrame:
-    """Rows in order: request, its blocks from `first` to before `end`, and whether they were hit or stored."""
+    """In order: request, its blocks from `first` to before `end`, and whether they were hit or stored."""
     kept = events[events["kind"].isin(("lookup", "stored", "preempted", "finished"))].reset_index(drop=True)
     following = kept.groupby(["instance", "request"], sort=False)["kind"].shift(-1)
     looked = (kept["kind"] == "lookup") & (following != "lookup")  # earlier ones did not lead to admission

@@ -43,7 +43,7 @@ class BlockHistory:
 
 
 def block_history(scenario: Scenario, window: tuple[int, int] | None, num_steps: int | None) -> BlockHistory:
-    """Simulate as far as needed once more and note the pool after each step of the window (from 1, ends included).
+    """Simulate as far as needed once more; the pool after each step of the window (from 1, ends included).
 
     num_steps: of the whole run, if known. Raises KvsimError beyond `MOST_STEPS` or `MOST_BLOCKS`.
     """
@@ -104,8 +104,9 @@ def _rows(views: Iterable[StepView]) -> set[int]:
         return set(range(1, total))
     if len(used) > MOST_BLOCKS:
         raise KvsimError(
-            f"blocks: {len(used):,} blocks of the pool's {total:,} were in use or cached, a block map shows at most "
-            f"{MOST_BLOCKS}; run with a smaller engine.num_gpu_blocks_override, or choose fewer steps with --window"
+            f"blocks: {len(used):,} blocks of the pool's {total:,} were in use or cached, a block map shows "
+            f"at most {MOST_BLOCKS}; run with a smaller engine.num_gpu_blocks_override, or choose fewer or "
+            "earlier steps with --window"
         )
     if not used:
         raise KvsimError("blocks: no block was in use or cached in these steps")
@@ -113,7 +114,7 @@ def _rows(views: Iterable[StepView]) -> set[int]:
 
 
 def draw_blocks(seen: BlockHistory, of: str, *, title: str | None = None, ax: Axes | None = None) -> Figure:
-    """Blocks up, steps to the right: colour tells the owner, a dot what is cached, grey and number the queue."""
+    """Blocks up, steps to the right: colour tells the owner, a dot what is cached, grey the queue."""
     num_blocks, num_steps = seen.owner.shape
     with style.styled():
         height = float(np.clip(_HEIGHT * num_blocks, 0.9, 7.6))
@@ -174,7 +175,7 @@ def _separate(ax: Axes, num_blocks: int, num_steps: int) -> None:
 
 
 def _dots(ax: Axes, seen: BlockHistory, wide: float, high: float, numbers: bool) -> None:
-    """Cached blocks in use; free cached ones are grey already, and shared ones have a number if there is room."""
+    """Cached blocks in use; free ones are grey already, shared ones have a number if there is room."""
     if min(wide, high) < 2.5:
         return
     several = (seen.num_owners > 1) if numbers else np.zeros_like(seen.cached)

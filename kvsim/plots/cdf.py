@@ -1,4 +1,4 @@
-"""Cumulative distributions: latencies of requests, age of blocks at eviction, gaps between uses of a block."""
+"""Cumulative distributions: latencies, age of blocks at eviction, gaps between uses of a block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Sample:
 
 
 def cumulative(values: Numbers, most: int = MOST_POINTS) -> tuple[Numbers, Numbers]:
-    """Sorted values and the share (%) of them up to each; of many, some, the least and the largest with them."""
+    """Sorted values and the share (%) up to each; of many a choice, the least and the largest with them."""
     ordered = np.sort(values[np.isfinite(values)])
     share = 100.0 * np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
     if len(ordered) > most:

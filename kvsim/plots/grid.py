@@ -11,6 +11,7 @@ from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.metrics import Metric, described, find_column
 
+_ASKED_MOST = ("prefix_cache_hit_rate", "generation_tokens_per_second", "kv_cache_size_tokens")
 _KEY_UNITS = {
     "rate": "requests/s",
     "block_size": "tokens",
@@ -23,12 +24,12 @@ _KEY_UNITS = {
     "prefix_len": "tokens",
     "suffix_len": "tokens",
     "output_len": "tokens",
-    "gpu_memory_utilization": "share of the GPU",
+    "gpu_memory_utilization": "0..1",
 }
 
 
 class SweepTable:
-    """One row per point; `axes` are the columns of swept keys. Raises KvsimError for a table without points."""
+    """A row per point; `axes` are the columns of swept keys. Raises KvsimError if there are none."""
 
     def __init__(self, frame: pd.DataFrame, axes: Sequence[str], name: str = "") -> None:
         if not len(frame):
@@ -58,13 +59,24 @@ class SweepTable:
 
     def metric(self, name: str, option: str) -> Metric:
         """A figure by its name or a short form of it."""
+        if not self.figures:
+            why = f"; the first error: {self.first_error}" if self.first_error else ""
+            failed = f"{int(self.failed.sum())} of {len(self.frame)} points failed"
+            raise KvsimError(f"the sweep's table has no figures, {failed}{why}")
         return described(find_column(name, self.figures, option))
+
+    def default_metric(self) -> str:
+        """The first of the figures one asks for most that differs between points."""
+        columns = [c for name in _ASKED_MOST for c in self.figures if c.endswith(name)]
+        differing = [c for c in columns if self.frame[c].nunique() > 1]
+        found = [*differing, *columns, *self.figures]
+        return found[0] if found else _ASKED_MOST[0]
 
     @property
     def figures(self) -> list[str]:
         """Columns with numbers, the swept keys apart."""
         others = [c for c in self.frame.columns if c not in (*self.axes, "error")]
-        return [str(c) for c in others if pd.api.types.is_numeric_dtype(self.frame[c])]
+        return [str(c) for c in others if _has_numbers(self.frame[c])]
 
     def values(self, metric: Metric) -> NDArray[np.float64]:
         """In the metric's unit; NaN where a point failed or has no such figure."""
@@ -109,6 +121,16 @@ class SweepTable:
         failed = f", {bad} failed" if bad else ""
         points = f"{count:,} point{'' if count == 1 else 's'}{failed}"
         return "; ".join(filter(None, (self.name, points, *parts)))
+
+
+def _has_numbers(column: pd.Series) -> bool:
+    if pd.api.types.is_bool_dtype(column):
+        return False
+    if pd.api.types.is_numeric_dtype(column):
+        return bool(column.notna().any())
+    return bool(
+        column.map(lambda value: isinstance(value, int | float) and not isinstance(value, bool)).any()
+    )
 
 
 def written(value: Any) -> str:

@@ -30,6 +30,7 @@ _SHOWN = {
     "generation_tokens_per_second": "generated tokens",
     "requests_per_second": "finished requests",
     "recompute_tax": "recompute tax",
+    "kv_cache_size_tokens": "KV cache size",
     "num_requests_running": "running requests",
     "num_requests_waiting": "waiting requests",
 }
@@ -62,6 +63,16 @@ class Metric:
     low_is_good: bool
 
     @property
+    def capital(self) -> str:
+        """The label as a title begins."""
+        return self.label[:1].upper() + self.label[1:]
+
+    @property
+    def suffix(self) -> str:
+        """The unit as it follows a number."""
+        return f"{'' if self.unit == '%' else ' '}{self.unit}" if self.unit else ""
+
+    @property
     def axis(self) -> str:
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
@@ -86,7 +97,7 @@ def _flat(name: str) -> str:
     name = name.strip().removeprefix("vllm:").replace("vllm:", "")
     flat = re.sub(r"[.\s-]+", "_", name)
     for short, long in SHORT.items():
-        if flat == short or (flat.startswith(f"{short}_") and _FIGURES.search(flat)):
+        if flat.startswith(short) and _FIGURES.fullmatch(flat[len(short) :] or "_mean"):
             return long + flat[len(short) :]
     return flat
 

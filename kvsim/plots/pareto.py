@@ -66,28 +66,13 @@ def draw_pareto(
     with style.styled():
         figure, ax = style.picture_and_axes(ax, 3.6)
         best = frontier(costs, gains, across.low_is_good, up.low_is_good)
-        ax.plot(
-            costs[best],
-            gains[best],
-            color=style.BLACK,
-            linewidth=1.0,
-            linestyle="--",
-            label="frontier",
-            zorder=1,
-        )
+        look: dict[str, Any] = {"color": style.BLACK, "linewidth": 1.0, "linestyle": "--", "zorder": 1}
+        ax.plot(costs[best], gains[best], label="frontier" if len(best) > 1 else None, **look)
         _points(ax, table, key, costs, gains, best)
         style.finish(ax, across.axis, _per_gpu(up, per_gpu), grid="both")
         _limits(ax, costs, gains)
         _label(ax, table, costs, gains, best)
-        ax.legend(
-            title=key.rsplit(".", 1)[-1] if key else None,
-            loc="lower right",
-            borderaxespad=0.3,
-            title_fontsize=style.SMALL,
-            frameon=True,
-            framealpha=0.85,
-            edgecolor="none",
-        )
+        style.key_beside(ax, key.rsplit(".", 1)[-1] if key else "")
         what = f"{up.label[0].upper()}{up.label[1:]}{' per GPU' if per_gpu else ''} against {across.label}"
         keys = ", ".join(axis.rsplit(".", 1)[-1] for axis in table.others([]) or table.axes)
         subtitle = table.subtitle(f"{len(best)} on the frontier", f"labels: {keys}")
@@ -105,7 +90,9 @@ def _points(
     on = np.zeros(len(x), np.bool_)
     on[best] = True
     if key is None:
-        ax.plot(x[~on], y[~on], **_look(0), label="beaten in both", alpha=0.8)
+        beaten = ~on & np.isfinite(x) & np.isfinite(y)
+        if beaten.any():
+            ax.plot(x[beaten], y[beaten], **_look(0), label="beaten", alpha=0.8)
         ax.plot(x[on], y[on], **_look(1), label="on the frontier")
         return
     place = table.positions(key)
@@ -131,7 +118,7 @@ def _limits(ax: Axes, x: Numbers, y: Numbers) -> None:
         ax.set_xlim(xs.min() / 1.4, xs.max() * 2.2)
     else:
         ax.set_xlim(0, 1.18 * float(xs.max()) if len(xs) and xs.max() > 0 else 1)
-    ax.set_ylim(0, 1.12 * float(ys.max()) if len(ys) and ys.max() > 0 else 1)
+    ax.set_ylim(0, 1.16 * float(ys.max()) if len(ys) and ys.max() > 0 else 1)
     style.separate_thousands(ax)
 
 
@@ -150,11 +137,14 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
         labelled.append(places[i])
         row = best[i]
         text = ", ".join(written(table.frame[key].iloc[row]) for key in keys)
+        text = style.shorten(text, 30)
+        right = places[i][0] - ax.bbox.x0 * 72 / figure.dpi < 4.2 * len(text)
         ax.annotate(
-            style.shorten(text, 24),
+            text,
             (x[row], y[row]),
-            (5, -2),
+            (-1 if right else -5, 5 if right else 2),  # up and to the left nothing better can be
             textcoords="offset points",
-            va="top",
+            ha="left" if right else "right",
+            va="bottom",
             fontsize=style.SMALL,
         )

@@ -68,8 +68,8 @@ _NOT_STYLE = {"backend", "backend_fallback", "interactive", "toolbar", "timezone
 @contextmanager
 def styled() -> Iterator[None]:
     """Within, matplotlib's defaults with this style; afterwards all settings are as they were."""
-    defaults = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _NOT_STYLE}
-    with matplotlib.rc_context({**defaults, **_STYLE}):  # type: ignore[arg-type]
+    settings: Any = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _NOT_STYLE} | _STYLE
+    with matplotlib.rc_context(settings):
         yield
 
 
@@ -154,18 +154,21 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
 
 
-def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 92) -> None:
+def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 92, *, lift: int = 0) -> None:
     """What is shown, in bold, and of what, below it; from the left edge of the axes on.
 
     No layout counts the words, which may be wider than the axes; the axes' own title, of empty lines,
-    keeps the room for them.
+    keeps the room for them. lift: lines to leave free below the words.
     """
     below = textwrap.wrap(subtitle, int(chars * 1.2), max_lines=2, placeholder=" …") if subtitle else []
     lines = textwrap.wrap(title, chars - 10, max_lines=2, placeholder=" …")
-    ax.set_title("\n".join([" "] * (math.ceil(1.4 * len(lines)) + len(below))), fontsize=SMALL, pad=5)
+    ax.set_title("\n".join([" "] * (math.ceil(1.4 * len(lines)) + len(below) + lift)), fontsize=SMALL, pad=5)
     grey = {"fontsize": SMALL, "color": GREY}
-    _above(ax, "\n".join(below), 5, grey)
-    _above(ax, "\n".join(lines), 8 + 1.35 * SMALL * len(below), {"fontsize": TITLE, "fontweight": "bold"})
+    free = 1.35 * SMALL * lift
+    _above(ax, "\n".join(below), 5 + free, grey)
+    _above(
+        ax, "\n".join(lines), 8 + free + 1.35 * SMALL * len(below), {"fontsize": TITLE, "fontweight": "bold"}
+    )
 
 
 def _above(ax: Axes, text: str, points: float, look: dict[str, Any]) -> None:
@@ -198,6 +201,26 @@ def key_below(
         figure.legend(loc="outside lower left", borderaxespad=0.2, **look)
     else:
         ax.legend(loc="upper left", bbox_to_anchor=(0, -0.35), borderaxespad=0, **look)
+
+
+def key_beside(ax: Axes, title: str, most: int = 14) -> None:
+    """A legend to the right of the axes; of very many entries the first ones and the last two."""
+    handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
+    if len(handles) > most:
+        labels = [*labels[: most - 2], f"… {labels[-2]}", labels[-1]]
+        handles = [*handles[: most - 2], *handles[-2:]]
+    ax.legend(
+        handles,
+        labels,
+        title=title or None,
+        title_fontsize=SMALL,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        borderaxespad=0,
+        handlelength=3,
+    )
 
 
 def note(ax: Axes, text: str) -> None:

@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.plots.grid import SweepTable
+from kvsim.plots.heatmap import draw_heatmap
+from kvsim.plots.lines import draw_lines
 from kvsim.plots.pareto import draw_pareto
-from kvsim.plots.sweep import draw_heatmap, draw_lines
 
 
 class SweepPlots:

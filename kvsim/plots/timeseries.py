@@ -1,27 +1,18 @@
-"""A run over simulated time: running, waiting, KV usage, hit rate, preemptions, tokens; a line per replica.
-
-A picture has some 300 points across. Longer runs are put together in bins of equal time: gauges as their mean
-over the bin, weighted by time, with a band from the least to the most; counters as the rate over the bin.
-"""
+"""A run over simulated time: running, waiting, KV usage, hit rate, preemptions, tokens; a line per replica."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
 from kvsim.plots import style
+from kvsim.plots.binning import COUNTERS, MOST_POINTS, hit_window, rate, series
 from kvsim.plots.metrics import one_of
 
-MOST_POINTS = 300
 FULL = 0.99  # from here on the pool counts as full
-VLLM_WINDOW = 1000  # requests over which vLLM logs its hit rate
-
-Numbers = NDArray[np.float64]
 
 PANELS = {
     "running": "running,\nrequests",
@@ -39,95 +30,6 @@ _WORDS = {
     "preemptions": "preemptions",
     "tokens": "computed tokens",
 }
-_GAUGES = {
-    "running": ("num_running", 1.0),
-    "waiting": ("num_waiting", 1.0),
-    "kv_usage": ("kv_cache_usage_perc", 100.0),
-}
-_COUNTERS = {"preemptions": "num_preempted", "tokens": "num_tokens"}
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points of a line, times in seconds; low and high: its band, None if there is none."""
-
-    time: Numbers
-    value: Numbers
-    low: Numbers | None = None
-    high: Numbers | None = None
-
-
-def series(steps: pd.DataFrame, panel: str, window: tuple[float, float], most: int = MOST_POINTS) -> Series:
-    """One replica's line in a panel: `running`, `waiting`, `kv_usage`, `hit_rate`, `preemptions`, `tokens`."""
-    if panel == "hit_rate":
-        return _hit_rate(steps, window, most)
-    start, end = (steps[name].to_numpy(np.float64) for name in ("start_time", "end_time"))
-    if panel in _COUNTERS:
-        return _rate(end, steps[_COUNTERS[panel]].to_numpy(np.float64), window, most)
-    column, factor = _GAUGES[panel]
-    return _gauge(start, end, factor * steps[column].to_numpy(np.float64), window, most)
-
-
-def _gauge(start: Numbers, end: Numbers, value: Numbers, window: tuple[float, float], most: int) -> Series:
-    """`value` holds from `start` to `end`, and nothing runs, waits or is held in between."""
-    edges, value = _with_idle(start, end, value)
-    if len(value) <= most:
-        return Series(edges, np.append(value, value[-1]))
-    bins = np.linspace(*window, most + 1)
-    area = np.concatenate([[0.0], np.cumsum(value * np.diff(edges))])
-    mean = np.diff(np.interp(bins, edges, area)) / np.diff(bins)
-    # What stood at the beginning of each bin, and what began in it.
-    standing = value[np.clip(np.searchsorted(edges, bins[:-1], "right") - 1, 0, len(value) - 1)]
-    low, high = standing.copy(), standing.copy()
-    of = np.searchsorted(bins, edges[:-1], "right") - 1
-    inside = (of >= 0) & (of < most)
-    np.minimum.at(low, of[inside], value[inside])
-    np.maximum.at(high, of[inside], value[inside])
-    return Series((bins[1:] + bins[:-1]) / 2, mean, low, high)
-
-
-def _with_idle(start: Numbers, end: Numbers, value: Numbers) -> tuple[Numbers, Numbers]:
-    """Edges of intervals that follow each other (one more than values), 0 where there was no step."""
-    gaps = np.flatnonzero(start[1:] > end[:-1] + 1e-9) + 1
-    edges = np.append(np.insert(start, gaps, end[gaps - 1]), end[-1])
-    return edges, np.insert(value, gaps, 0.0)
-
-
-def _rate(end: Numbers, count: Numbers, window: tuple[float, float], most: int) -> Series:
-    """Per second in bins, edges of bins as times; a short run gets fewer of them, about ten steps each."""
-    bins = int(np.clip(len(end) // 10, 1, most // 2))
-    edges = np.linspace(*window, bins + 1)
-    width = max(edges[1] - edges[0], 1e-12)
-    total, _ = np.histogram(end, edges, weights=count)
-    rate = total / width
-    return Series(edges, np.append(rate, rate[-1]))
-
-
-def hit_window(num_requests: int) -> int:
-    """vLLM's 1,000 latest requests, or a tenth of them all where those would show no change."""
-    return int(min(VLLM_WINDOW, max(10, num_requests // 10)))
-
-
-def _hit_rate(steps: pd.DataFrame, window: tuple[float, float], most: int) -> Series:
-    """Hits per looked-up token over the latest requests, in %; as `CachingMetrics` of vLLM, by steps."""
-    looked = steps[steps["prefix_cache_queries"] > 0]
-    requests = np.cumsum(np.maximum(looked["num_new_reqs"].to_numpy(np.float64), 1))
-    queries, hits = (
-        np.concatenate([[0.0], np.cumsum(looked[name].to_numpy(np.float64))])
-        for name in ("prefix_cache_queries", "prefix_cache_hits")
-    )
-    if not len(requests):
-        return Series(np.zeros(0), np.zeros(0))
-    kept = requests - hit_window(int(requests[-1]))
-    first = np.searchsorted(requests, kept, "right")
-    first = np.minimum(first, np.arange(len(first)))  # the latest update always stays
-    now = np.arange(1, len(first) + 1)
-    rate = 100 * (hits[now] - hits[first]) / (queries[now] - queries[first])
-    time = looked["end_time"].to_numpy(np.float64)
-    if len(time) > 4 * most:
-        chosen = np.unique(np.linspace(0, len(time) - 1, 4 * most).astype(np.int64))
-        time, rate = time[chosen], rate[chosen]
-    return Series(time, rate)
 
 
 def draw_timeseries(
@@ -147,7 +49,7 @@ def draw_timeseries(
     steps = _chosen(steps, window, replica)
     span = window or (0.0, float(steps["end_time"].max()))
     span = (max(span[0], 0.0), min(span[1], float(steps["end_time"].max())))
-    groups = [(int(i), part) for i, part in steps.groupby("instance", sort=True)]  # type: ignore[call-overload]
+    groups = [(i, steps[steps["instance"] == i]) for i in sorted(steps["instance"].unique().tolist())]
     with style.styled():
         if ax is not None:
             figure, all_axes = style.picture_and_axes(ax, 0)[0], [ax]
@@ -194,7 +96,8 @@ def _chosen(steps: pd.DataFrame, window: tuple[float, float] | None, replica: in
         steps = steps[(steps["end_time"] >= window[0]) & (steps["start_time"] <= window[1])]
         if not len(steps):
             raise KvsimError(
-                f"timeseries: no engine step between {window[0]:g} and {window[1]:g} s; the last ends at {end:g} s"
+                f"timeseries: no engine step between {window[0]:g} and {window[1]:g} s; "
+                f"the last ends at {end:g} s"
             )
     return steps
 
@@ -207,10 +110,11 @@ def _draw_panel(
         line = series(part, panel, span)
         look = style.line_style(index)
         label = f"replica {replica}"
-        stairs = panel in _COUNTERS or (line.low is None and len(line.time) <= MOST_POINTS + 1)
-        marker = {"marker": "o", "clip_on": False} if len(line.time) == 1 else {}
-        draw = "steps-post" if stairs else "default"
-        ax.plot(line.time, line.value, drawstyle=draw, label=label, **look, **marker)
+        stairs = panel in COUNTERS or (line.low is None and len(line.time) <= MOST_POINTS + 1)
+        look |= {"drawstyle": "steps-post" if stairs else "default"}
+        if len(line.time) == 1:
+            look |= {"marker": "o", "clip_on": False}
+        ax.plot(line.time, line.value, label=label, **look)
         if line.low is not None and line.high is not None and len(groups) == 1:
             ax.fill_between(line.time, line.low, line.high, color=look["color"], alpha=0.25, linewidth=0)
             top = max(top, float(np.nanmax(line.high)))
@@ -230,7 +134,7 @@ def _draw_panel(
 def _split_tokens(ax: Axes, steps: pd.DataFrame, span: tuple[float, float]) -> None:
     """Decoded ones beside all, where one replica leaves room for it."""
     decoding = steps["num_tokens"] - steps["num_prefill_tokens"]
-    line = _rate(steps["end_time"].to_numpy(np.float64), decoding.to_numpy(np.float64), span, MOST_POINTS)
+    line = rate(steps["end_time"].to_numpy(np.float64), decoding.to_numpy(np.float64), span, MOST_POINTS)
     ax.lines[0].set_label("all")
     ax.plot(line.time, line.value, drawstyle="steps-post", label="decode", **style.line_style(1))
     ax.legend(loc="upper right", ncols=2, borderaxespad=0.1, handlelength=2.2, fontsize=style.SMALL)
@@ -264,7 +168,8 @@ def _mark(
             style.note(ax, "no prompt token was looked up")
             return
         requests = int(steps["num_new_reqs"].sum()) // len(groups)
-        low = sum(float(line.get_ydata()[-1]) for line in ax.lines) / len(ax.lines) > 50  # type: ignore[index]
+        ends = [float(np.asarray(line.get_ydata())[-1]) for line in ax.lines]
+        low = sum(ends) / len(ends) > 50
         _corner(ax, f"over the latest {hit_window(requests):,} requests", low=low)
 
 

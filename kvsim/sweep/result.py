@@ -67,7 +67,7 @@ class SweepResult:
         """Pictures of the sweep, see `kvsim.plots`."""
         from importlib import import_module
 
-        return import_module("kvsim.plots").SweepPlots(self)
+        return import_module("kvsim.plots").SweepPlots(self.frame, self.axes, self.name)
 
     def save(self, folder: str | Path) -> Path:
         """Write what was asked and the tables; finished points that lie there stay. Raises `ResultsError`."""
