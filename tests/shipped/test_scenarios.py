@@ -55,6 +55,10 @@ def test_it_gives_the_answer_that_is_kept(name: str) -> None:
     assert time.monotonic() - start < 60
 
 
+def test_the_list_of_questions_is_up_to_date() -> None:
+    assert script.README.read_text(encoding="utf-8") == script.page(), "run python scenarios/expected.py"
+
+
 def test_sizing_as_the_founding_study_concludes() -> None:
     """Model and utilization dominate; batched tokens matter a little, length and sequences not at all."""
     of = {"model": "Qwen/Qwen3-VL-2B-Instruct", "gpu_memory_utilization": 0.9}
