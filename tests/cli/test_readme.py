@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvsim
+from kvsim.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -93,6 +95,33 @@ def test_the_python_shown_runs_and_gives_what_it_says(monkeypatch) -> None:
     assert names["manager"].get_computed_blocks("b") == ([[1, 2]], 8)
     assert names["manager"].free_queue() == [4, 5, 6, 7, 8, 9, 10, 3, 2, 1]
     assert [len(event.block_hashes) for event in names["events"]] == [3, 3, 1]
+
+
+def test_the_python_of_the_readme_runs(monkeypatch, capfd) -> None:
+    monkeypatch.chdir(ROOT)
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code
+    names: dict = {}
+    exec(code[1], names)
+    assert len(names["result"].requests) == 2000
+
+
+def test_the_commands_of_the_readme_are_accepted(tmp_path: Path, monkeypatch, capfd) -> None:
+    """Sweep and plot, with few requests; the trace of the other line is not part of this repository."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    block = re.search(r"```\n(kvsim run .*?)```", README, re.DOTALL)
+    assert block
+    for line in block[1].splitlines():
+        args = shlex.split(line, comments=True)[1:]
+        if "--trace" in args:
+            continue
+        if args[0] in ("run", "sweep"):
+            args += ["--set", "workload.num_requests=20"]
+        with pytest.raises(SystemExit) as ended:
+            main(args)
+        assert not ended.value.code, capfd.readouterr().err
+    assert [path.suffix for path in tmp_path.glob("*.png")] == [".png"]
 
 
 def test_the_speculation_shown_is_valid(tmp_path: Path) -> None:
