@@ -5,7 +5,9 @@ import pytest
 import kvsim
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.prediction import MemorySetup, activation_peaks, image_tokens, weight_bytes
+from kvsim.gpu.activations import activation_peaks, image_tokens
+from kvsim.gpu.memory_setup import MemorySetup
+from kvsim.gpu.prediction import weight_bytes
 from kvsim.gpu.releases import release
 
 GIB = 1 << 30
