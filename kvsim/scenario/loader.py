@@ -84,7 +84,10 @@ class _Source:
             if where[:length] in self.overridden:
                 return self.overridden[where[:length]]
         line = self.lines.find(where)
-        return f"{self.path} line {line}" if line else str(self.path)
+        if line:
+            return f"{self.path} line {line}"
+        below = (option for path, option in self.overridden.items() if path[: len(where)] == where)
+        return next(below, str(self.path)) if where else str(self.path)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,10 @@ def _logarithmic(option: str, first: Decimal, last: Decimal, count: str, most: i
 
 def _check_count(option: str, count: int, most: int) -> None:
     if count > most:
-        raise KvsimError(f"{option}: {count:,} values are more than {most:,}; take a wider step")
+        ways = (
+            ", draw some with --sample latin:N, or raise --max-points" if option.startswith("--set") else ""
+        )
+        raise KvsimError(f"{option}: {count:,} values are more than {most:,}; take a wider step{ways}")
 
 
 def _decimal(option: str, text: str, what: str) -> Decimal:

@@ -43,7 +43,7 @@ class Constraint:
 
     def shown(self, value: float) -> str:
         """In the unit of the limit."""
-        return f"{value / _UNITS[self.unit]:.6g}{'' if self.unit == '%' else ' '}{self.unit}".strip()
+        return f"{value / _UNITS[self.unit]:.4g}{'' if self.unit == '%' else ' '}{self.unit}".strip()
 
 
 def read_constraint(text: str) -> Constraint:

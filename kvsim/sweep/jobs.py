@@ -57,15 +57,15 @@ def searching(asked: Asked, resolver: Resolver, values: Values) -> Job:
             )
         point = resolver.point({**values, key: value})
         figures_of = cells((yield point))
-        verdict = judge(asked, figures_of)
+        verdict = judge(asked, figures_of, refused=point.scenario is None)
         facts = {"find.meets": verdict.good, "find.problem": verdict.problem or None}
         rows[value] = {**point.values, **facts, **figures_of}
 
 
-def judge(asked: Asked, row: dict[str, Any]) -> Verdict:
+def judge(asked: Asked, row: dict[str, Any], *, refused: bool) -> Verdict:
     """Against every limit; an error keeps none."""
     if "error" in row:
-        return Verdict(False, row["error"])
+        return Verdict(False, row["error"], refused)
     problems = [problem for limit in asked.constraints if (problem := limit.problem(row)) is not None]
     return Verdict(not problems, "; ".join(problems))
 

@@ -63,14 +63,15 @@ class Processes:
         from loky import ProcessPoolExecutor
 
         self.slots = workers * POINTS_AHEAD
-        self._executor = ProcessPoolExecutor(workers, initializer=end_with, initargs=(os.getpid(),))
+        with _starting_processes():
+            self._executor = ProcessPoolExecutor(workers, initializer=end_with, initargs=(os.getpid(),))
 
     def warm_up(self, scenario: Scenario) -> None:
         if not compiled.is_warm():
             rehearse(scenario)
 
     def submit(self, scenario: Scenario) -> "Future[str]":
-        with _without_interrupts():  # workers start here
+        with _starting_processes():  # the first one starts the workers
             return self._executor.submit(run_point, scenario)
 
     def close(self) -> None:
@@ -78,16 +79,25 @@ class Processes:
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """What is started within never sees Ctrl-C, which a terminal sends to everyone; we end the workers."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+def _starting_processes() -> Iterator[None]:
+    """What starts within never sees Ctrl-C, which a terminal sends to everyone: we end the workers.
+
+    And loky's tracker clears away what a killed sweep left behind without a word.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:resource_tracker"]))
+    signals = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
+    can_mask = hasattr(signal, "pthread_sigmask")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals) if can_mask else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if can_mask:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def num_cores() -> int:

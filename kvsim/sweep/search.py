@@ -33,10 +33,11 @@ class Find:
 
 
 class Verdict(NamedTuple):
-    """Whether a value keeps every limit; if not, which it breaks first, and how."""
+    """Whether a value keeps every limit; if not, what it breaks. Refused: no scenario has such a value."""
 
     good: bool
     problem: str = ""
+    refused: bool = False
 
 
 @dataclass
@@ -100,32 +101,33 @@ def search(find: Find, start: Number, *, whole: bool, tolerance: float | None) -
     return answer
 
 
-def _probe(answer: Answer, value: Number) -> Generator[Number, Verdict, bool]:
+def _probe(answer: Answer, value: Number) -> Generator[Number, Verdict, Verdict]:
     answer.probes.append(value)
     verdict = yield value
     if verdict.good:
         answer.best = value
-    else:
+    elif answer.best is not None or answer.beyond is None or not verdict.refused:
         answer.beyond, answer.problem = value, verdict.problem
-    return verdict.good
+    return verdict
 
 
 def _between_ends(answer: Answer, easy: Number, hard: Number) -> Generator[Number, Verdict, None]:
-    if (yield from _probe(answer, easy)):
+    if (yield from _probe(answer, easy)).good:
         yield from _probe(answer, hard)
 
 
 def _bracket(answer: Answer, start: Number, *, whole: bool, up: bool) -> Generator[Number, Verdict, None]:
     """Doubles away from a good start, or halves back from a bad one (the lowest: the other way round)."""
     value = start
-    good = yield from _probe(answer, value)
+    good = (yield from _probe(answer, value)).good
     grow = up == good
     for _ in range(MAX_DOUBLINGS):
         nearer = value * 2 if grow else value // 2 if whole else value / 2
         if nearer < 1 and whole:
             return
         value = nearer
-        if (yield from _probe(answer, value)) != good:
+        verdict = yield from _probe(answer, value)
+        if verdict.good != good or verdict.refused:
             return
 
 
