@@ -49,6 +49,8 @@ def block_history(scenario: Scenario, window: tuple[int, int] | None, num_steps:
     """
     first, last = window or (1, num_steps or 0)
     count = last - first + 1
+    if num_steps == 0:
+        raise KvsimError("blocks: the run has no engine step, so there is nothing to draw")
     if num_steps is not None and first > num_steps:
         raise KvsimError(f"blocks: --window begins at step {first:,}, and the run has {num_steps:,}")
     if count > MOST_STEPS:
@@ -56,8 +58,6 @@ def block_history(scenario: Scenario, window: tuple[int, int] | None, num_steps:
             f"blocks: {count:,} steps are more than a block map shows, {MOST_STEPS}; "
             f"choose some with --window FROM:TO, such as --window {first}:{first + MOST_STEPS // 2 - 1}"
         )
-    if count < 1:
-        raise KvsimError("blocks: the run has no engine step, so there is nothing to draw")
     return _history(list(islice(scenario.steps(first, count, blocks=True), count)))
 
 
@@ -118,7 +118,7 @@ def draw_blocks(seen: BlockHistory, of: str, *, title: str | None = None, ax: Ax
     num_blocks, num_steps = seen.owner.shape
     with style.styled():
         height = float(np.clip(_HEIGHT * num_blocks, 0.9, 7.6))
-        figure, ax = style.picture_and_axes(ax, height + 1.5)
+        figure, ax = style.picture_and_axes(ax, height + 1.75)
         ax.imshow(
             _colours(seen),
             origin="lower",
@@ -175,29 +175,34 @@ def _separate(ax: Axes, num_blocks: int, num_steps: int) -> None:
 
 
 def _dots(ax: Axes, seen: BlockHistory, wide: float, high: float, numbers: bool) -> None:
-    """Cached blocks in use; free ones are grey already, shared ones have a number if there is room."""
+    """A dot on cached blocks in use (shared ones get a number if there is room), a cross on free ones."""
     if min(wide, high) < 2.5:
         return
     several = (seen.num_owners > 1) if numbers else np.zeros_like(seen.cached)
     rows, columns = np.nonzero(seen.cached & (seen.owner >= 0) & ~several)
     size = min(0.3 * min(wide, high), 2.2)
     ax.plot(columns, rows, linestyle="", marker="o", color="black", markersize=size, markeredgewidth=0)
+    if not numbers:  # else the number says it
+        rows, columns = np.nonzero(seen.cached & (seen.owner < 0))
+        ax.plot(
+            columns, rows, linestyle="", marker="x", color="white", markersize=size + 0.8, markeredgewidth=0.7
+        )
 
 
 def _numbers(ax: Axes, seen: BlockHistory, size: float) -> None:
     """Places in the free queue, and how many requests share a block."""
     for row, column in zip(*np.nonzero(seen.place >= 0), strict=True):
         shade = "black" if seen.cached[row, column] else "#8C8C8C"
-        _number(ax, row, column, seen.place[row, column], size, shade)
+        _number(ax, row, column, str(seen.place[row, column]), size, shade)
     for row, column in zip(*np.nonzero(seen.num_owners > 1), strict=True):
-        _number(ax, row, column, seen.num_owners[row, column], size + 1, "black", "bold")
+        _number(ax, row, column, f"×{seen.num_owners[row, column]}", size, "black", "bold")
 
 
 def _number(
-    ax: Axes, row: int, column: int, value: int, size: float, shade: str, weight: str = "normal"
+    ax: Axes, row: int, column: int, text: str, size: float, shade: str, weight: str = "normal"
 ) -> None:
     look = {"ha": "center", "va": "center_baseline", "fontsize": size, "color": shade, "fontweight": weight}
-    ax.text(column, row, str(value), **look)  # type: ignore[arg-type]
+    ax.text(column, row, text, **look)  # type: ignore[arg-type]
 
 
 def _runs(seen: BlockHistory, number: int) -> Iterator[tuple[int, int, int]]:
@@ -254,9 +259,9 @@ def _ticks(ax: Axes, seen: BlockHistory, high: float) -> None:
 
 
 def _key(figure: Figure, ax: Axes, seen: BlockHistory, numbers: bool) -> None:
-    number = " (number: place in the free queue, 0 next)" if numbers else ""
+    number = "; number: place in the free queue, 0 is next" if numbers else "; darker: sooner evicted"
     handles: list[Patch | Line2D] = [
-        Patch(facecolor=style.SKY, label="in use, a colour for each request"),
+        Patch(facecolor=style.SKY, label="in use; a colour a request"),
         Line2D(
             [],
             [],
@@ -264,14 +269,16 @@ def _key(figure: Figure, ax: Axes, seen: BlockHistory, numbers: bool) -> None:
             marker="o",
             color="black",
             markersize=2.5,
-            label="in use and cached (has a hash)",
+            label="in use, cached (has a hash)",
         ),
-        Patch(facecolor="0.55", label=f"free and cached, darker: sooner evicted{number}"),
+        Patch(
+            facecolor="0.55", hatch="" if numbers else "xx", edgecolor="white", label=f"free, cached{number}"
+        ),
         Patch(facecolor="white", edgecolor="0.6", label="free, not cached"),
     ]
     if numbers and (seen.num_owners > 1).any():
-        handles.append(Line2D([], [], linestyle="", marker="$2$", color="black", markersize=4.5))
-        handles[-1].set_label("shared by that many requests (colour: the first)")
+        handles.append(Line2D([], [], linestyle="", marker="$×2$", color="black", markersize=6))
+        handles[-1].set_label("shared by so many")
     if seen.preempted:
         mark = Line2D([], [], linestyle="", marker="v", color=style.RED, markersize=4.5)
         mark.set_label(f"preemption ({len(seen.preempted)} in all)")

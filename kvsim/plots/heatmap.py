@@ -73,7 +73,7 @@ def draw_heatmap(
                 each.label_outer()
             if panel is not None:
                 text = f"{by.rsplit('.', 1)[-1]} {written(panel)}" if by else ""
-                each.set_title(text, loc="right", fontsize=style.SMALL)
+                each.set_title(text, loc="right", fontsize=style.SMALL, pad=5)
         if metric and len(np.unique(amounts[np.isfinite(amounts)])) > 1:
             bar = figure.colorbar(scale, ax=all_axes[: len(panels)], pad=0.02, aspect=25)
             bar.set_label(metric.axis, fontsize=style.SIZE)

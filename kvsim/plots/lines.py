@@ -1,5 +1,6 @@
 """A figure of a sweep over one key, a line for each setting of the others."""
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -159,10 +160,10 @@ def _mark_best(
     places = np.log([left, right, x[best]]) if ax.get_xscale() == "log" else np.array([left, right, x[best]])
     late = (places[2] - places[0]) / (places[1] - places[0]) > 0.75
     settings = [f"{key.rsplit('.', 1)[-1]} {written(table.frame[key].iloc[best])}" for key in keys]
-    at = style.shorten(", ".join(settings), 46)
+    value = f"{style.number(float(y[best]))}{metric.suffix}"
     word = "lowest" if metric.low_is_good else "highest"
     ax.annotate(
-        f"{word}: {style.number(float(y[best]))}{metric.suffix} at {at}",
+        textwrap.fill(f"{word}: {value} at {', '.join(settings)}", 52),
         (x[best], y[best]),
         (-7 if late else 7, -9 if metric.low_is_good else 6),
         textcoords="offset points",

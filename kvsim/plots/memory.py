@@ -153,6 +153,7 @@ def draw_memory(bar: MemoryBar, ax: Axes | None = None, title: str | None = None
             width = part.size / GIB
             fill, hatch = _look(part.name)
             ax.barh(0, width, 0.8, left, color=fill, hatch=hatch, edgecolor="white", linewidth=0.8)
+            _name_inside(ax, part.name, left, width, bar, bool(hatch))
             left += width
         ax.set_xlim(0, max(left, (bar.total or 0) / GIB) * 1.005 or 1)
         if bar.budget is not None:
@@ -165,6 +166,17 @@ def draw_memory(bar: MemoryBar, ax: Axes | None = None, title: str | None = None
         _key(figure, ax, bar, parts)
         style.set_title(ax, title or bar.title, bar.subtitle)
     return figure
+
+
+def _name_inside(ax: Axes, name: str, left: float, width: float, bar: MemoryBar, hatched: bool) -> None:
+    """The part's name in it, where it is wide enough; a print without colours needs no key then."""
+    whole = max(sum(part.size for part in bar.parts), bar.total or 0) / GIB
+    if width / whole * style.WIDTH * 72 < 4.4 * len(name) + 6:
+        return
+    dark = name in ("weights", "KV cache")
+    box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"} if hatched else None
+    shade = "white" if dark else style.BLACK
+    ax.text(left + width / 2, 0, name, ha="center", va="center", fontsize=style.SMALL, color=shade, bbox=box)
 
 
 def _look(name: str) -> tuple[str, str]:

@@ -139,6 +139,6 @@ def one_of(name: str, known: Iterable[str], what: str) -> str:
     name = name.replace("-", "_").lower()
     if name in known:
         return name
-    close = difflib.get_close_matches(name, known, 1, 0.5)
+    close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise KvsimError(f"{what}: {name!r} is not known; {hint}one of {', '.join(known)}")

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvsim.errors import KvsimError
 from kvsim.plots.block_times import ages_at_eviction, reuse_gaps
 from kvsim.plots.blocks import block_history, draw_blocks
 from kvsim.plots.cdf import KINDS, LATENCIES, Sample, draw_cdf
@@ -114,6 +115,7 @@ class RunPlots:
                 for i in replicas
             ]
         events = self._result.events
+        _check_replica(events, replica)
         if replica is not None:
             events = events[events["instance"] == replica]
         if kind == "block_age":
@@ -125,6 +127,7 @@ class RunPlots:
 
     def _measured(self, replica: int | None) -> pd.DataFrame:
         requests = self._result.requests
+        _check_replica(requests, replica)
         warm_up = self._result.metrics["warm_up"]["seconds"]
         kept = (requests["status"] == "finished") & (requests["arrival_time"] >= warm_up)
         if replica is not None:
@@ -142,6 +145,14 @@ class RunPlots:
         cut = f", warm-up of {seconds:g} s cut" if seconds else ""
         whose = f", replica {replica}" if replica is not None else ""
         return f"{self._of()}; {', '.join(counts.values())}{cut}{whose}"
+
+
+def _check_replica(rows: pd.DataFrame, replica: int | None) -> None:
+    known = sorted(rows["instance"].unique().tolist())
+    if replica is not None and replica not in known:
+        raise KvsimError(
+            f"cdf: there is no replica {replica}; there are {', '.join(map(str, known)) or 'none'}"
+        )
 
 
 def _numbers(column: pd.Series) -> np.ndarray:

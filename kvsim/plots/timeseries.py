@@ -1,4 +1,4 @@
-"""A run over simulated time: running, waiting, KV usage, hit rate, preemptions, tokens; a line per replica."""
+"""A run over time: running, waiting, KV usage, hit rate, preemptions, tokens; a line per replica."""
 
 from collections.abc import Sequence
 
