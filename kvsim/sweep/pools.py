@@ -5,6 +5,7 @@ All give futures, so whoever hands out the points need not know which it is.
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -33,6 +34,19 @@ class Pool(Protocol):
     def close(self) -> None:
         """End the workers at once, whatever they are doing."""
         ...
+
+
+# What outlives this process unless it is ended first.
+to_end: list[Pool] = []
+_SECONDS_TO_END = 5
+
+
+def abandon_all() -> None:
+    """For a process about to end at once: in a thread, since whoever was interrupted may hold locks."""
+    for pool in to_end:
+        thread = threading.Thread(target=pool.close, daemon=True)
+        thread.start()
+        thread.join(_SECONDS_TO_END)
 
 
 class PoolError(KvsimError):

@@ -109,7 +109,10 @@ class Folder(Memory):
             "overrides": overrides,
             **outcome,
         }
-        write_json(self.path / POINTS / f"{scenario_hash}.json", content)
+        try:
+            write_json(self.path / POINTS / f"{scenario_hash}.json", content)
+        except ResultsError as error:
+            raise ResultsError(f"{error}; finished points are kept, the same command goes on") from None
         super().put(scenario_hash, overrides, outcome)
 
 
