@@ -34,7 +34,7 @@ def sweep_command(
     """
     collector.resume()
     template = read_template(file, trace)
-    given = asked(template.sweep, **words)
+    given = asked(template.sweep, file=f"{file}: ", **words)
     folder = out if out is not None else Path("results") / f"{template.values['name']}-sweep"
     with progress_bar("searches" if given.find else "points", quiet=quiet) as (say, show):
 

@@ -20,7 +20,9 @@ def test_a_grid_is_every_combination_in_order():
 
 
 def test_listed_points_times_a_grid():
-    listed = points(points=["engine.block_size=16; workload.rate=3", "engine.block_size=32"], set_=["seed=0,1"])
+    listed = points(
+        points=["engine.block_size=16; workload.rate=3", "engine.block_size=32"], set_=["seed=0,1"]
+    )
     assert listed == [
         {"engine.block_size": 16, "workload.rate": 3, "seed": 0},
         {"engine.block_size": 16, "workload.rate": 3, "seed": 1},
@@ -41,7 +43,9 @@ def test_samples_follow_from_their_seed_and_axes_are_drawn_apart(kind):
     words = {"set_": ["workload.rate=1.0:64:log", "seed=0:1000"], "sample": f"{kind}:20"}
     assert points(**words) == points(**words) != points(**words, seed=1)
     alone = points(set_=["workload.rate=1.0:64:log"], sample=f"{kind}:20")
-    assert [point["workload.rate"] for point in alone] == [point["workload.rate"] for point in points(**words)]
+    assert [point["workload.rate"] for point in alone] == [
+        point["workload.rate"] for point in points(**words)
+    ]
     rates = [point["workload.rate"] for point in alone]
     assert 4 <= sum(rate < 8 for rate in rates) <= 16
 
@@ -101,7 +105,10 @@ def resolve(folder, *axes):
         (["engine.blok_size=16,32"], "engine.blok_size: unknown key; did you mean block_size?"),
         (["engin.block_size=16,32"], "--set engin.block_size=16: engin: unknown key; did you mean engine?"),
         (["workload.rat=1,2"], "workload.rat: unknown key; did you mean rate?"),
-        (["engine.block_size=16,17"], "--set engine.block_size=17: engine.block_size: 17 is not a block size"),
+        (
+            ["engine.block_size=16,17"],
+            "--set engine.block_size=17: engine.block_size: 17 is not a block size",
+        ),
         (["engine.block_size=16,[32]"], "is not a whole number"),
         (["workload.rate=1,-1", "seed=1,2"], "--set workload.rate=-1: workload.rate: -1 is out of range"),
         (["gpu=rtx-4090,rtx-409"], "gpu"),

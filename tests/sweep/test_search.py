@@ -17,7 +17,9 @@ def found(text, is_good, start=1, *, whole=False, tolerance=None, refused=lambda
         except StopIteration as end:
             return end.value
         bad = refused(value) or not is_good(value)
-        verdict = Verdict(not bad, "refused" if refused(value) else f"at {value}" if bad else "", refused(value))
+        verdict = Verdict(
+            not bad, "refused" if refused(value) else f"at {value}" if bad else "", refused(value)
+        )
 
 
 @pytest.mark.parametrize("limit", [0.013, 0.9, 1, 1.5, 17.3, 1000.5])
