@@ -19,6 +19,7 @@ import numpy as np
 from numba.core import config
 
 _PACKAGE = Path(__file__).parent
+COMPILING = "compiling once for this machine (about a minute); later runs start at once"
 numba_config: Any = config  # its type hints do not know the settings either
 _COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py")
 

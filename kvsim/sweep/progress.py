@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from kvsim.sweep.run import Count, OnProgress, do_nothing
 
+POINTS, SEARCHES = "points", "searches"
+
 Say = Callable[[str], None]
 
 
@@ -30,7 +32,9 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
         task = bar.add_task("", total=None, more="")
 
         def on_progress(count: Count) -> None:
-            bar.update(task, completed=count.done, total=count.jobs, more=_more(count))
+            bar.update(
+                task, completed=count.done, total=count.jobs, more=_more(count, searching=noun == SEARCHES)
+            )
 
         yield (
             (lambda text: bar.console.print(text, soft_wrap=True, markup=False, highlight=False)),
@@ -38,8 +42,9 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
         )
 
 
-def _more(count: Count) -> str:
-    """What else is to say of the count: from an earlier run, failed."""
+def _more(count: Count, *, searching: bool) -> str:
+    """What else is to say of the count: points of searches, from an earlier run, failed."""
+    points = f", {count.points:,} points" if searching else ""
     kept = f", {count.kept:,} kept" if count.kept else ""
     failed = f", {count.failed:,} failed" if count.failed else ""
-    return kept + failed
+    return points + kept + failed

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from kvsim import compiled
+from kvsim.compiled import COMPILING
 from kvsim.scenario import Scenario, Template, template_of
 from kvsim.sweep.asked import Asked, asked
 from kvsim.sweep.axes import axis_of
 from kvsim.sweep.pools import Pool, local_pool, num_cores
-from kvsim.sweep.progress import progress_bar
+from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
 from kvsim.sweep.ray_pool import RayPool
 from kvsim.sweep.result import SweepResult
 from kvsim.sweep.run import OnCompiling, OnProgress, Plan, do_nothing, drive, plan_sweep
 from kvsim.sweep.store import Folder, Memory
 from kvsim.sweep.version import kvsim_version
-
-COMPILING = "compiling once for this machine (about a minute); later runs start at once"
 
 
 def run_sweep(
@@ -99,7 +98,7 @@ def sweep_scenario(
     options: dict[str, Any] = {"folder": folder, "workers": workers, "ray": ray, "fresh": fresh}
     if not progress:
         return run_sweep(template, given, **options)
-    with progress_bar("searches" if given.find else "points") as (say, on_progress):
+    with progress_bar(SEARCHES if given.find else POINTS) as (say, on_progress):
         return run_sweep(
             template, given, on_progress=on_progress, on_compiling=lambda: say(COMPILING), **options
         )

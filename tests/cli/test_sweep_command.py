@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import kvsim
+from kvsim.compiled import COMPILING
 
 SCENARIO = """\
 name: tiny
@@ -29,7 +30,7 @@ workload:
   suffix_len: {distribution: uniform, min: 20, max: 200}
   output_len: {distribution: uniform, min: 1, max: 40}
 """
-AXIS = ("--set",)
+BILLION = ["--set", "seed=0:999:1", "--set", "workload.rate=1:1000:1", "--set", "horizon=1:1000:1"]
 OUT = "results/tiny-sweep"
 FORTY = ("--set", "engine.num_gpu_blocks_override=100:1000:100", "--set", "engine.block_size=8,16,32,64")
 FORTY += ("--set", "workload.num_requests=1500")
@@ -45,7 +46,7 @@ def start(folder: Path, *args: str) -> subprocess.Popen:
 def call(folder: Path, *args: str) -> tuple[int, str, str]:
     process = start(folder, *args)
     out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+    return process.returncode, out, err.removeprefix(f"{COMPILING}\n")
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_a_second_sweep_in_the_same_folder_is_refused(folder):
         (["--set", "workload.rate=5:1:1"], "empty range"),
         (["--set", "workload.rate=1:5:0"], "a step of 0 leads nowhere"),
         (["--set", "workload.rate=1:5:-1"], "empty range"),
-        ([*AXIS, "seed=0:999:1", *AXIS, "workload.rate=1:1000:1", *AXIS, "horizon=1:1000:1"], "1,000,000,000 points"),
+        (BILLION, "1,000,000,000 points are more than 10,000; take fewer values, draw some with --sample"),
         (["--set", "seed=1:1000000000:1"], "1,000,000,000 values are more than 10,000"),
         (["--set", "seed=1,1"], "1 is given twice"),
         (["--set", "seed=1", "--set", "seed=2"], "seed is set twice"),
@@ -248,3 +249,43 @@ def test_bad_sweeps_fail_early_in_one_line(folder, args, says):
     assert says in err
     assert len(err.splitlines()) == 1
     assert not (folder / "results").exists()
+
+
+# ---- progress ----
+
+
+def test_a_terminal_sees_points_failures_and_the_time_left(folder):
+    axes = ("--set", "engine.num_gpu_blocks_override=3,400", "--set", "seed=1:4:1", "--workers", "1")
+    assert (
+        call(folder, "--set", "engine.num_gpu_blocks_override=400", "--set", "seed=1,2", "--workers", "1")[0]
+        == 0
+    )
+    shown = on_a_terminal(folder, *axes)
+    assert "sweeping" in shown
+    assert "points, 2 kept" in shown
+    assert re.search(r"8/8 points, 2 kept, 4 failed, +[\d:-]+ left", shown)
+
+
+def on_a_terminal(folder: Path, *args: str) -> str:
+    """Standard error as a terminal gets it."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    env = os.environ | {
+        "PYTHONPATH": str(Path(kvsim.__file__).parent.parent),
+        "COLUMNS": "120",
+        "TERM": "xterm",
+    }
+    command = [sys.executable, "-m", "kvsim.cli.main", "sweep", "tiny.yaml", *args]
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=slave):
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                more = os.read(master, 65536)
+            except OSError:  # Linux's way of saying that all is read
+                break
+            if not more:
+                break
+            shown += more
+    os.close(master)
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode())
