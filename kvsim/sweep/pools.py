@@ -125,9 +125,20 @@ def local_pool(workers: int) -> Pool:
     return InProcess() if workers == 1 else Processes(workers)
 
 
+# Of loky and of Ray, neither of which need be there.
+_LOST = {
+    "TerminatedWorkerError",
+    "BrokenProcessPool",
+    "WorkerCrashedError",
+    "NodeDiedError",
+    "OutOfMemoryError",
+    "LocalRayletDiedError",
+}
+
+
 def lost_worker(error: BaseException) -> PoolError | None:
     """What to say where an error means that a worker process vanished."""
-    if type(error).__name__ in ("TerminatedWorkerError", "BrokenProcessPool", "WorkerCrashedError"):
+    if type(error).__name__ in _LOST:
         return PoolError(
             "a worker process died, perhaps for lack of memory; finished points are kept, "
             "run the sweep again with fewer --workers"

@@ -38,13 +38,13 @@ class RayPool:
             to_end.append(self)
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.slots = min(workers or cores, cores) * POINTS_AHEAD
-        self._run = ray.remote(max_retries=0)(run_point)
+        self._run = ray.remote(run_point)
 
     def warm_up(self, scenario: Scenario) -> None:
         """On every node, since each has a cache of compiled code of its own."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        task = self._ray.remote(max_retries=0)(rehearse)
+        task = self._ray.remote(rehearse)
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         chosen = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
         pending = [task.options(scheduling_strategy=one).remote(scenario) for one in chosen]

@@ -106,7 +106,9 @@ class SweepResult:
         return cls(head, read_table(target / f"{TABLE}.parquet"), probes)
 
     def __repr__(self) -> str:
-        what = f"{self._table.num_rows:,} {'searches' if self.searched else 'points'}"
+        count = self._table.num_rows
+        noun = ("search" if count == 1 else "searches") if self.searched else f"point{'s'[: count != 1]}"
+        what = f"{count:,} {noun}"
         over = f" over {', '.join(self.axes)}" if self.axes else ""
         failed = f", {self.num_failed:,} failed" if self.num_failed else ""
         return f"{self.name}: {what}{over}{failed}"

@@ -1,7 +1,7 @@
 """From a scenario and what is asked of it to a `SweepResult`."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,16 @@ def run_sweep(
     """
     plan = plan_sweep(template, given, on_compiling)
     head = head_of(template, given)
-    with Folder(folder, head, fresh=fresh) if folder is not None else nullcontext(Memory()) as store:
-        pool = _pool(plan, store, workers, ray)
-        try:
-            _warm_up(pool, plan, on_compiling)
-            rows = drive(plan, pool, store, on_progress)
-        finally:
-            pool.close()
-        result = SweepResult.of_rows(
-            head, [each.row for each in rows], [probe for each in rows for probe in each.probes]
-        )
+    with ExitStack() as stack:
+        pool: Pool | None = None
+        if ray is not None:  # found out before anything is written
+            pool = stack.enter_context(closing(RayPool(ray, workers)))
+        store = stack.enter_context(Memory() if folder is None else Folder(folder, head, fresh=fresh))
+        pool = pool or stack.enter_context(closing(_local_pool(plan, store, workers)))
+        _warm_up(pool, plan, on_compiling)
+        rows = drive(plan, pool, store, on_progress)
+        probes = [probe for each in rows for probe in each.probes]
+        result = SweepResult.of_rows(head, [each.row for each in rows], probes)
         if folder is not None:
             result.save(folder)
     return result
@@ -62,9 +62,8 @@ def head_of(template: Template, given: Asked) -> dict[str, Any]:
     }
 
 
-def _pool(plan: Plan, store: Memory, workers: int | None, ray: str | None) -> Pool:
-    if ray is not None:
-        return RayPool(ray, workers)
+def _local_pool(plan: Plan, store: Memory, workers: int | None) -> Pool:
+    """As many workers as there are cores, and no more than points that are not kept yet."""
     open_points = {point.hash for point in plan.points if point.scenario and not store.get(point.hash)}
     return local_pool(max(min(workers or num_cores(), len(open_points)), 1))
 

@@ -1,6 +1,7 @@
 """Sweeps in Python: tables, errors as rows, searches, the folder, workers."""
 
 import errno
+import io
 import json
 import os
 from pathlib import Path
@@ -116,6 +117,13 @@ def test_saved_and_loaded_it_is_the_same(tiny, tmp_path):
     assert len(csv) == 12
 
 
+def test_pictures_are_those_of_kvsim_plots(tiny):
+    plots = pytest.importorskip("kvsim.plots")
+    assert isinstance(sweep(tiny, {"seed": [1, 2]}).plot, plots.SweepPlots)
+    search = sweep(tiny, find="max:workload.rate", subject_to="ttft_p99<=200ms")
+    assert search.plot.lines(y="ttft_p99") is not None  # of the values that it tried
+
+
 def test_the_block_of_the_file_is_swept_and_left_alone_by_a_run(tmp_path):
     block = "sweep:\n  set: {engine.block-size: [16, 32], seed: '0:2:1'}\n"
     tiny = scenario(tmp_path, block)
@@ -192,6 +200,19 @@ def test_a_wrong_search_fails_before_it_begins(tiny, tmp_path, find, limit, says
     with pytest.raises(KvsimError, match=says):
         sweep(tiny, find=find, subject_to=limit, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_long_table_is_cut_on_the_screen(tiny):
+    from rich.console import Console
+
+    from kvsim.report.sweep import MOST_ROWS, print_sweep_result
+
+    result = sweep(tiny, {"engine.max_num_seqs": range(1, MOST_ROWS + 6)}, find=None)
+    out = Console(width=200, record=True, file=io.StringIO())
+    print_sweep_result(result, out)
+    text = out.export_text()
+    assert "... 5 more rows in the table" in text
+    assert len(text.splitlines()) == MOST_ROWS + 3
 
 
 # ---- the folder ----
