@@ -6,7 +6,7 @@ Names and kinds of all flags are data (``data/serve_flags.json``); how they may 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -23,13 +23,15 @@ class ServeFlags:
     """What a command line says.
 
     values: by the names of `kvsim.plan_capacity`. ignored: flags without a bearing on memory, as written.
+    unmodelled: flags that do bear on memory, in a way that is not modelled.
     unknown: flags that no vLLM has, each with the nearest that there is. version: of a docker image's tag.
-    config: the file of --config, still to be read.
+    config: the file of --config; its content comes in by `words_of_config`.
     """
 
     model: str | None
     values: dict[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     version: str | None = None
     config: str | None = None
@@ -45,6 +47,25 @@ _SWITCHES = {
     "enable-lora",
     "fully-sharded-loras",
     "enable-hybrid-kv-cache-manager",
+}
+_NOT_MODELLED = {
+    "attention-config",
+    "enable-cumem-allocator",
+    "enable-sleep-mode",
+    "enable-sliding-window",
+    "enable-tower-connector-lora",
+    "kv-cache-dtype-skip-layers",
+    "kv-sharing-fast-prefill",
+    "lora-dtype",
+    "mamba-block-size",
+    "mamba-cache-dtype",
+    "mm-encoder-only",
+    "mm-encoder-tp-mode",
+    "mm-ipc-gpu-memory-gb",
+    "offload-group-size",
+    "prefill-context-parallel-size",
+    "quantization-config",
+    "use-replayssm",
 }
 _ALIASES = {"device-memory-utilization": "gpu-memory-utilization", "kv-cache-memory": "kv-cache-memory-bytes"}
 _DRAFT_FLAGS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
@@ -64,49 +85,61 @@ def _data() -> dict[str, Any]:
     return found
 
 
-def read_command(words: Sequence[str]) -> ServeFlags:
+def read_command(words: Sequence[str], config_words: Iterable[str] = ()) -> ServeFlags:
     """Read the words of a command line, or one string with all of it.
 
+    config_words: of the --config file, which the command line's own flags overrule.
     Raises KvsimError naming the flag for a value that vLLM would not take.
     """
-    return _Reader(read_words(words)).read()
+    line = read_words(words)
+    reader = _Reader(line)
+    reader.read(list(config_words))
+    reader.model_is_stated = False
+    reader.read(list(line.words))
+    return reader.result()
 
 
 class _Reader:
     def __init__(self, line: CommandLine) -> None:
         self.line = line
-        self.rest = list(line.words)
+        self.rest: list[str] = []
         self.model: str | None = None
+        self.model_is_stated = False
         self.config: str | None = None
         self.values: dict[str, Any] = dict(line.values)
         self.ignored: list[str] = []
+        self.unmodelled: list[str] = []
         self.unknown: list[str] = []
         self.nested: dict[str, dict[str, Any]] = {}
 
-    def read(self) -> ServeFlags:
+    def read(self, words: list[str]) -> None:
+        self.rest = words
         while self.rest:
             word = self.rest.pop(0)
             if not word.startswith("-") or word == "-":
                 self._positional(word)
             else:
                 self._flag(word)
+
+    def result(self) -> ServeFlags:
         for flag, value in self.nested.items():
-            self._use(flag, json.dumps(value))
+            self._use(flag, json.dumps(self.values.get(flag.replace("-", "_"), {}) | value))
         self._derive()
         return ServeFlags(
             self.model,
             self.values,
             tuple(self.ignored),
+            tuple(self.unmodelled),
             tuple(self.unknown),
             self.line.version,
             self.config,
         )
 
     def _positional(self, word: str) -> None:
-        if self.model is None:
-            self.model = word
-        else:
+        if self.model_is_stated:
             self.ignored.append(word)
+        self.model = self.model if self.model_is_stated else word
+        self.model_is_stated = True
 
     def _flag(self, word: str) -> None:
         written, equals, value = word.partition("=")
@@ -154,7 +187,7 @@ class _Reader:
         if value is not None and value.lower() == "false":
             setting = not setting
         if flag not in _SWITCHES:
-            self.ignored.append(word)
+            self._list(flag, word)
         elif flag == "enable-hybrid-kv-cache-manager":
             self.values["disable_hybrid_kv_cache_manager"] = not setting
         else:
@@ -165,14 +198,17 @@ class _Reader:
         if kind == "value" or flag in VALUES:
             text = value if value is not None else self._next(word)
             if not self._use(flag, text):
-                self.ignored.append(word if value is not None else f"{word} {text}")
+                self._list(flag, word if value is not None else f"{word} {text}")
             return
         taken = [word]
         while value is None and self.rest and not self.rest[0].startswith("-") and self._spare():
             taken.append(self.rest.pop(0))
             if kind == "optional":
                 break
-        self.ignored.append(" ".join(taken))
+        self._list(flag, " ".join(taken))
+
+    def _list(self, flag: str, written: str) -> None:
+        (self.unmodelled if flag in _NOT_MODELLED else self.ignored).append(written)
 
     def _spare(self) -> bool:
         """Whether a word that stands free may go to a list: not if it is the only one left for the model."""
@@ -188,7 +224,7 @@ class _Reader:
     def _use(self, flag: str, text: str) -> bool:
         """Take a value that bears on memory; False for one that does not."""
         if flag == "model":
-            self.model = text
+            self.model, self.model_is_stated = text, True
         elif flag == "config":
             self.config = text
         elif flag in _DRAFT_FLAGS:
@@ -198,7 +234,8 @@ class _Reader:
         elif flag == "optimization-level":
             if text == "0":
                 self.values["enforce_eager"] = True  # neither compiled nor captured
-            return text == "0" or self.ignored.append(f"-O {text}") is None
+            else:
+                self.ignored.append(f"-O {text}")
         elif flag == "compilation-config" and text.isdigit():
             return self._use("optimization-level", text)
         elif flag in VALUES:

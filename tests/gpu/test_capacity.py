@@ -105,7 +105,9 @@ def test_the_utilization_of_the_way_out_is_enough():
 def test_nothing_left_and_memory_of_others():
     assert "No available memory" in kvsim.plan_capacity("Llama-3.1-70B", "4090", max_model_len=8192).refusal
     plan = kvsim.plan_capacity("Qwen3-8B", "H100", max_model_len=8192, used_by_others_gib=10)
-    assert plan.refusal.startswith("Free memory on device cuda:0 (69.19/79.19 GiB) on startup is less than desired")
+    assert plan.refusal.startswith(
+        "Free memory on device cuda:0 (69.19/79.19 GiB) on startup is less than desired"
+    )
 
 
 def test_automatic_length():
