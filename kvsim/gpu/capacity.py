@@ -1,5 +1,6 @@
 """`plan_capacity`: from a model, a card and vLLM's flags to the lines that vLLM will print, and why."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from kvsim.gpu.refusals import KVCacheTooSmallError, cannot_fit, check_available
 from kvsim.gpu.releases import Release
 from kvsim.gpu.staged_layout import StagedLayout
 from kvsim.gpu.startup import NotEnoughFreeMemoryError, request_memory
-from kvsim.gpu.ways_out import WayOut, starts, ways_out
+from kvsim.gpu.ways_out import WayOut, at_free_utilization, fitting, starts, ways_out
 
 __all__ = ["CapacityPlan", "WayOut", "log_lines", "plan_capacity"]
 
@@ -31,7 +32,9 @@ class CapacityPlan:
     estimated: whether the tokens rest on a predicted part. tokens_low, tokens_high: range of
     kv_cache_size_tokens that the prediction's measured error leaves; equal where nothing is estimated.
     observed: parts of the prediction that a profile has set. refusal: vLLM's words, or None.
-    needed, usable: bytes of one request of max_model_len and bytes that it may use, where that is tightest.
+    refused: what was short, "free memory" at start, "memory" for the cache, or "length".
+    needed, usable: bytes of one request of max_model_len and bytes that it may use, where that is tightest;
+    for "free memory" the bytes that vLLM asks for and those that are free.
     longest: tokens of the longest request that fits. ways_out: filled for a refusal.
     notes: what bears on memory and is not modelled.
     """
@@ -63,6 +66,7 @@ class CapacityPlan:
     tokens_high: int
     lines: tuple[str, ...]
     refusal: str | None = None
+    refused: str | None = None
     needed: int = 0
     usable: int = 0
     longest: int = 0
@@ -132,6 +136,7 @@ class _Start:
     tokens: int = 0
     concurrency: float = 0.0
     refusal: str | None = None
+    refused: str | None = None
 
 
 def _answer(question: CapacityQuestion) -> CapacityPlan:
@@ -173,10 +178,14 @@ def _answer(question: CapacityQuestion) -> CapacityPlan:
         notes=(*question.notes(), *_beyond_the_card(question, layout, available)),
     )
     needed, usable = layout.need(available, start.length)
-    plan = replace(plan, needed=needed, usable=usable)
+    plan = replace(plan, refused=start.refused, needed=needed, usable=usable)
     if start.refusal is None:
         return plan
-    longest = layout.longest(available, start.length) if starts(question) else 0
+    if start.refused == "free memory":
+        requested = math.ceil(setup.total_bytes * setup.gpu_memory_utilization)
+        plan = replace(plan, needed=requested, usable=setup.total_bytes - question.used_by_others)
+    before = at_free_utilization(question)
+    longest = fitting(before, start.length)[1] if before else 0
     return replace(plan, longest=longest, ways_out=ways_out(question, start.length))
 
 
@@ -195,9 +204,10 @@ def _started(question: CapacityQuestion, layout: StagedLayout, available: int) -
             _check_fit(question, layout, available, length)
     except NotEnoughFreeMemoryError as refusal:
         text = str(refusal).replace("on device (", f"on device{question.words.device} (", 1)
-        return _Start(length, refusal=text)
+        return _Start(length, refusal=text, refused="free memory")
     except KVCacheTooSmallError as refusal:
-        return _Start(length, refusal=refusal.vllm_message)
+        kind = "length" if refusal.needed_bytes else "memory"
+        return _Start(length, refusal=refusal.vllm_message, refused=kind)
     return _pool(layout, available, length)
 
 
@@ -239,9 +249,12 @@ def _beyond_the_card(question: CapacityQuestion, layout: StagedLayout, available
 
 
 def _lines(question: CapacityQuestion, available: int, start: _Start) -> tuple[str, ...]:
-    return log_lines(
-        question.release, available, start.tokens, start.length, start.concurrency, blocks=start.blocks
-    )
+    of = question.release
+    lines = log_lines(of, available, start.tokens, start.length, start.concurrency, blocks=start.blocks)
+    if "kv_cache_memory_bytes" not in question.flags or of.v0 or of.minor < 10:
+        return lines
+    reserved = f"reserved {format_gib(available)} GiB memory for KV Cache as specified by"
+    return (f"{reserved} kv_cache_memory_bytes config and skipped memory profiling.", *lines[1:])
 
 
 def log_lines(

@@ -29,6 +29,12 @@ class StagedLayout:
     stages: tuple[CacheLayout, ...]
     blocks_override: int | None = None
 
+    @property
+    def blocks_decide(self) -> bool:
+        """Whether the start-up check goes by --num-gpu-blocks-override, whatever the memory."""
+        release = self.whole.release
+        return self.blocks_override is not None and (release.rules.override_before_fit_check or release.v0)
+
     def blocks(self, available: int) -> int:
         """Of the poorest stage; raises KvsimError beyond any machine."""
         found = self.blocks_override or min(stage.blocks(available) for stage in self.stages)
@@ -43,8 +49,8 @@ class StagedLayout:
         first_group_only = rules.fit_check_first_group_only and release.has_hybrid_groups
         checked = []
         for layout in (self.whole,) if first_group_only else self.stages:
-            replaced = self.blocks_override and (rules.override_before_fit_check or release.v0)
-            room = (self.blocks_override or 0) * layout.block_bytes if replaced else available
+            blocks = self.blocks_override if self.blocks_decide else None
+            room = available if blocks is None else blocks * layout.block_bytes
             checked.append((layout, room - (layout.block_bytes if rules.null_block_held_back else 0)))
         return checked
 
@@ -59,7 +65,10 @@ class StagedLayout:
 
     def bytes_for(self, length: int) -> int:
         """Bytes available on one GPU that a request of that length needs at least."""
-        return max(layout.needed_bytes(length) - room for layout, room in self.checked(0))
+        null = self.whole.release.rules.null_block_held_back
+        return max(
+            layout.needed_bytes(length) + (layout.block_bytes if null else 0) for layout, _ in self.checked(0)
+        )
 
 
 def staged_layout(model: ModelSpec, options: KVCacheOptions, release: Release, **mamba: Any) -> StagedLayout:

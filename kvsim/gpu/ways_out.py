@@ -32,12 +32,13 @@ def ways_out(question: CapacityQuestion, length: int) -> tuple[WayOut, ...]:
 
     Where other processes hold too much, every way begins with a lower utilization.
     """
-    before, prefix = question, ""
-    if question.given is None and not starts(question):
-        lower = _floor(_free_share(question))
-        if lower <= 0:
-            return ()
-        before, prefix = question.with_utilization(lower), f"--gpu-memory-utilization {lower:g} "
+    if question.layout().blocks_decide:
+        return (_more_blocks(question, length),)
+    before, prefix = at_free_utilization(question), ""
+    if before is None:
+        return ()
+    if before is not question:
+        prefix = f"--gpu-memory-utilization {before.setup.gpu_memory_utilization:g} "
     ways = [_utilization(question, length), _fp8(before, length, prefix)]
     ways.append(_tensor_parallel(before, length, prefix))
     return tuple(way for way in ways if way)
@@ -52,6 +53,14 @@ def starts(question: CapacityQuestion) -> bool:
     return free >= math.ceil(setup.total_bytes * setup.gpu_memory_utilization)
 
 
+def at_free_utilization(question: CapacityQuestion) -> CapacityQuestion | None:
+    """The question itself if it starts; else with the highest utilization that does, None if none does."""
+    if starts(question):
+        return question
+    lower = _floor(_free_share(question))
+    return question.with_utilization(lower) if lower > 0 else None
+
+
 def fitting(question: CapacityQuestion, length: int) -> tuple[bool, int]:
     """Whether a request of that length fits, and the longest up to it that does."""
     longest = question.layout().longest(question.available(), length)
@@ -64,6 +73,21 @@ def _free_share(question: CapacityQuestion) -> float:
 
 def _floor(share: float) -> float:
     return math.floor(share * 100 + 1e-9) / 100
+
+
+def _more_blocks(question: CapacityQuestion, length: int) -> WayOut:
+    """Where --num-gpu-blocks-override alone decides, nothing else helps."""
+    layout = question.layout()
+    size = max(stage.block_bytes for stage in layout.stages)
+    needed = layout.bytes_for(length)
+    blocks = max(-(-(needed) // stage.block_bytes) for stage in layout.stages)
+    price = f"{blocks * size / GIB:.2f} GiB of KV cache"
+    fits = True
+    if question.total:
+        fits = blocks * size <= question.available()
+        price += f", {max(question.available(), 0) / GIB:.2f} GiB are left for it"
+    longest = length if fits else fitting(question, length)[1]
+    return WayOut("more blocks", f"--num-gpu-blocks-override {blocks}", fits, longest, price)
 
 
 def _utilization(question: CapacityQuestion, length: int) -> WayOut | None:

@@ -10,6 +10,7 @@ from rich.text import Text
 from kvsim.gpu.capacity import CapacityPlan
 from kvsim.gpu.prediction import MemoryPrediction
 from kvsim.gpu.refusals import GIB
+from kvsim.gpu.ways_out import WayOut
 from kvsim.report.tables import table
 
 _BAR = 64
@@ -77,17 +78,25 @@ def _styled(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, Text]]
 
 
 def _print_refusal(plan: CapacityPlan, out: Console) -> None:
+    what = f"for one request of {plan.max_model_len:,} tokens"
+    longest = f"Largest max_model_len that fits: {plan.longest:,}"
+    if plan.refused == "free memory":
+        what = "free on the card at start"
+        longest += " at the lower utilization"
     out.print(
-        f"Need {plan.needed / GIB:.2f} GiB for one request of {plan.max_model_len:,} tokens, have "
-        f"{max(plan.usable, 0) / GIB:.2f} GiB. Largest max_model_len that fits: {plan.longest:,}",
+        f"Need {plan.needed / GIB:.2f} GiB {what}, have {max(plan.usable, 0) / GIB:.2f} GiB. {longest}",
         soft_wrap=True,
     )
     ways = [
-        (way.name, way.flags or "-", "yes" if way.fits else "no", f"{way.longest:,}", way.price)
+        (way.name, "yes" if way.fits else "no", f"{way.longest:,}", _flags_and_price(way))
         for way in plan.ways_out
     ]
     if ways:
-        out.print(table(("Way out", "Flags", "Fits", ">Longest", "Price"), ways))
+        out.print(table(("Way out", "Fits", ">Longest", "Flags and price"), ways))
+
+
+def _flags_and_price(way: WayOut) -> Text:
+    return Text(f"{way.flags}\n" if way.flags else "", style="bold").append(way.price, style="not bold")
 
 
 def bridge(plan: CapacityPlan) -> list[tuple[str, str, str]]:
@@ -145,7 +154,7 @@ def _parts(found: MemoryPrediction) -> list[tuple[str, str, int, str]]:
             "activation",
             "activation peak",
             found.activation,
-            f"the {found.cause} decides ({others} below)" if others else f"the {found.cause} decides",
+            f"the {found.cause} decides; {others}" if others else f"the {found.cause} decides",
         ),
         ("cuda_graphs", "CUDA graphs", found.cuda_graphs, graphs),
         ("non_torch", "non-torch", found.non_torch, "driver, libraries, communication"),

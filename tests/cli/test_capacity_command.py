@@ -122,7 +122,7 @@ def test_a_log_beside_the_prediction(capsys, tmp_path):
     assert code == 0
     assert "as the log prints it" in out
     assert "weights" in out.partition("Beside the prediction")[2]
-    assert json.loads(profile.read_text())["parts_gib"] == {"weights": 14.99}
+    assert json.loads(profile.read_text())["parts_gib"]["weights"] == 14.99
     code, out, _ = kvsim(capsys, "capacity", "Llama-3.1-8B", "--gpu", "4090", "--profile", profile, "--json")
     assert json.loads(out)["prediction"]["weights"] == round(14.99 * (1 << 30))
     code, out, err = kvsim(capsys, "capacity", "--log", tmp_path / "no.log")
