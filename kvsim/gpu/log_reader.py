@@ -21,7 +21,8 @@ _KEYWORDS = (
     "KV cache",
     "max_",
     "model",
-    "No available",
+    "concurrency",
+    "memory",
     "Cannot",
 )
 _SERVER = re.compile(r"vLLM (?:API )?server version")
