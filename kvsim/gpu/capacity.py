@@ -33,8 +33,8 @@ class CapacityPlan:
     kv_cache_size_tokens that the prediction's measured error leaves; equal where nothing is estimated.
     observed: parts of the prediction that a profile has set. refusal: vLLM's words, or None.
     refused: what was short, "free memory" at start, "memory" for the cache, or "length".
-    needed, usable: bytes of one request of max_model_len and bytes that it may use, where that is tightest;
-    for "free memory" the bytes that vLLM asks for and those that are free.
+    needed, usable: bytes of a request of max_model_len and bytes that it may use, on the stage that is
+    short; for "free memory" the bytes that vLLM asks for and those that are free.
     longest: tokens of the longest request that fits. ways_out: filled for a refusal.
     notes: what bears on memory and is not modelled.
     """
@@ -177,7 +177,7 @@ def _answer(question: CapacityQuestion) -> CapacityPlan:
         observed=tuple(question.observed) if prediction else (),
         notes=(*question.notes(), *_beyond_the_card(question, layout, available)),
     )
-    needed, usable = layout.need(available, start.length)
+    _, needed, usable = layout.need(available, start.length)
     plan = replace(plan, refused=start.refused, needed=needed, usable=usable)
     if start.refusal is None:
         return plan
@@ -224,9 +224,9 @@ def _check_some(question: CapacityQuestion, layout: StagedLayout, available: int
 
 
 def _check_fit(question: CapacityQuestion, layout: StagedLayout, available: int, length: int) -> None:
-    needed, room = layout.need(available, length)
+    short, needed, room = layout.need(available, length)
     if needed > room:
-        rules, longest = question.release.rules, layout.longest(available, length)
+        rules, longest = question.release.rules, short.longest(max(room, 0), length)
         raise too_long(rules, length, needed, room, longest, _KEYS, question.words)
 
 

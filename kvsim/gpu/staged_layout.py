@@ -54,10 +54,12 @@ class StagedLayout:
             checked.append((layout, room - (layout.block_bytes if rules.null_block_held_back else 0)))
         return checked
 
-    def need(self, available: int, length: int) -> tuple[int, int]:
-        """(bytes needed, bytes usable) where a request of that length is tightest."""
-        pairs = ((layout.needed_bytes(length), room) for layout, room in self.checked(available))
-        return max(pairs, key=lambda pair: pair[0] - pair[1])
+    def need(self, available: int, length: int) -> tuple[CacheLayout, int, int]:
+        """(layout, bytes that a request of that length needs, bytes usable) of the first stage that lacks
+        room, as vLLM reports it; of the tightest where none does."""
+        found = [(layout, layout.needed_bytes(length), room) for layout, room in self.checked(available)]
+        short = [each for each in found if each[1] > each[2]]
+        return short[0] if short else max(found, key=lambda each: each[1] - each[2])
 
     def longest(self, available: int, limit: int) -> int:
         """Longest length up to `limit` that fits everywhere; 0 if none does."""
