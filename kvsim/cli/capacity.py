@@ -9,6 +9,7 @@ from typing import Any
 from kvsim.cli import collector
 from kvsim.errors import KvsimError
 from kvsim.gpu.capacity import CapacityPlan, plan_capacity
+from kvsim.gpu.catalog import is_file
 from kvsim.gpu.evaluation import evaluate
 from kvsim.gpu.log_facts import LogFacts
 from kvsim.gpu.log_reader import read_log
@@ -44,7 +45,14 @@ class Card:
         }
 
     def observed(self) -> Profile | None:
-        return read_profile(self.profile) if self.profile is not None else None
+        return read_profile(_regular(self.profile)) if self.profile is not None else None
+
+
+def _regular(path: Path) -> Path:
+    """The path itself; raises KvsimError for a pipe, a device or a folder, which would be read for ever."""
+    if not is_file(path):
+        raise KvsimError(f"{str(path)[:200]}: no such file, or not a regular one")
+    return path
 
 
 def capacity_command(
@@ -74,7 +82,7 @@ def _command(words: Sequence[str]) -> ServeFlags:
     command = read_command(words)
     if command.config is None:
         return command
-    path = Path(command.config)
+    path = _regular(Path(command.config))
     content, _ = parse_mapping(read_text(path), str(path))
     try:
         return read_command(words, words_of_config(content))
@@ -110,7 +118,7 @@ def _row_facts(names: Sequence[str], values: Sequence[Any], plan: CapacityPlan |
 def log_command(log: Path, words: Sequence[str], card: Card, save: Path | None, *, as_json: bool) -> None:
     """Bridge of a start-up log beside the prediction; `card` and `words` say what the log does not."""
     collector.resume()
-    command, profile, seen = _command(words), card.observed(), read_log(log)
+    command, profile, seen = _command(words), card.observed(), read_log(_regular(log))
     facts = _logged(seen, command, card) | {"observed": profile.parts if profile else None}
     model = command.model or seen.model
     plan, why = None, "the log does not name the model; give MODEL"
@@ -147,7 +155,7 @@ def _logged(seen: LogFacts, command: ServeFlags, card: Card) -> dict[str, Any]:
 def evaluate_command(path: Path, *, every: bool, as_json: bool) -> None:
     """Compare with published start-up logs."""
     collector.resume()
-    found = evaluate(path)
+    found = evaluate(_regular(path))
     if as_json:
         print(json.dumps(evaluation_facts(found), indent=1))
     else:

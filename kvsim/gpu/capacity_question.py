@@ -18,6 +18,7 @@ from kvsim.gpu.releases import Release, default_batched_tokens, default_num_seqs
 from kvsim.gpu.staged_layout import StagedLayout, staged_layout
 
 _OFFLINE_BATCH = {2048: 8192, 8192: 16384}  # V1's defaults for offline use, by those of a server
+_LONGEST_NAME = 1024
 _UNKNOWN_LENGTH = 1 << 20  # automatic max_model_len of a model that states none
 
 
@@ -163,6 +164,8 @@ def settle(
 def _read_model(model: Any) -> ModelSpec:
     if isinstance(model, ModelSpec):
         return model
+    if isinstance(model, str) and len(model) > _LONGEST_NAME:
+        raise KvsimError(f"model: {model[:60]!r}... is too long for a name or path")
     return ModelSpec.from_config(model) if isinstance(model, Mapping) else catalog.model(model)
 
 
