@@ -141,6 +141,8 @@ def log_command(log: Path, words: Sequence[str], card: Card, save: Path | None, 
         print(json.dumps(log_facts(seen, plan, why), indent=1))
     else:
         print_log(seen, plan, why, console())
+        if save is not None:
+            console().print(f"Observed parts kept in {save}", soft_wrap=True)
 
 
 def _logged(seen: LogFacts, command: ServeFlags, card: Card) -> dict[str, Any]:
