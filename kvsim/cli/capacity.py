@@ -20,7 +20,6 @@ from kvsim.report.capacity import plot_sweep, print_capacity, print_sweep
 from kvsim.report.evaluation import evaluation_facts, print_evaluation
 from kvsim.report.start_log import log_facts, print_log
 from kvsim.report.tables import console
-from kvsim.scenario.yaml_file import parse_mapping, read_text
 
 _NEWEST = "0.33"
 
@@ -82,6 +81,8 @@ def _command(words: Sequence[str]) -> ServeFlags:
     command = read_command(words)
     if command.config is None:
         return command
+    from kvsim.scenario.yaml_file import parse_mapping, read_text  # takes a while to load
+
     path = _regular(Path(command.config))
     content, _ = parse_mapping(read_text(path), str(path))
     try:

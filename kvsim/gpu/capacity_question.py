@@ -10,11 +10,12 @@ from kvsim.gpu import catalog
 from kvsim.gpu.capacity_flags import checked_flags, draft_tokens, image_limits
 from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.memory_extras import MemoryExtra, memory_extras, unmodelled
+from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
-from kvsim.gpu.prediction import MemoryPrediction, MemorySetup, predict_memory
+from kvsim.gpu.prediction import MemoryPrediction, predict_memory
 from kvsim.gpu.quantization import served_as
 from kvsim.gpu.refusals import GIB, RefusalWords
-from kvsim.gpu.releases import Release, default_batched_tokens, default_num_seqs, release
+from kvsim.gpu.releases import Release, batch_limits, release
 from kvsim.gpu.staged_layout import StagedLayout, staged_layout
 
 _OFFLINE_BATCH = {2048: 8192, 8192: 16384}  # V1's defaults for offline use, by those of a server
@@ -134,10 +135,17 @@ def settle(
     if not length:
         raise KvsimError("max_model_len: missing; give tokens, the model's own maximum is not known")
     limit = length if length > 0 else spec.max_position_embeddings or _UNKNOWN_LENGTH
-    batched = flags.get("max_num_batched_tokens")
-    if batched is None:
-        batched = default_batched_tokens(of, total, name, max_model_len=limit)
-        batched = _OFFLINE_BATCH.get(batched, batched) if offline and not of.v0 else batched
+    batched, seqs = batch_limits(
+        of,
+        total,
+        name,
+        spec,
+        max_model_len=limit,
+        max_num_seqs=flags.get("max_num_seqs"),
+        max_num_batched_tokens=flags.get("max_num_batched_tokens"),
+    )
+    if offline and not of.v0 and "max_num_batched_tokens" not in flags:
+        batched = min(_OFFLINE_BATCH.get(batched, batched), seqs * limit)
     options = KVCacheOptions(
         **{f.name: flags[f.name] for f in fields(KVCacheOptions) if f.name in flags}
         | {"max_num_batched_tokens": batched, "max_model_len": length}
@@ -149,7 +157,7 @@ def settle(
         gpu_name=name,
         gpu_memory_utilization=flags.get("gpu_memory_utilization") or of.default_utilization,
         max_model_len=limit,
-        max_num_seqs=flags.get("max_num_seqs") or default_num_seqs(of, total, name),
+        max_num_seqs=seqs,
         max_num_batched_tokens=batched,
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,

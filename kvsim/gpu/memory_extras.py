@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvsim.gpu.layers import kv_heads_per_gpu
+from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
-from kvsim.gpu.prediction import GIB, MemorySetup, weight_bytes
+from kvsim.gpu.prediction import GIB, weight_bytes
 
 _LORA_RANK, _LORAS = 16, 1  # vLLM's defaults (`config/lora.py`)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import kvsim
 from kvsim.gpu import catalog
 from kvsim.gpu.memory_extras import lora_bytes
-from kvsim.gpu.prediction import MemorySetup
+from kvsim.gpu.memory_setup import MemorySetup
 
 FLAG_NAMES = {
     "--gpu-memory-utilization": ("gpu_memory_utilization", float),
@@ -64,7 +64,7 @@ def test_every_way_says_the_truth(model, gpu, version, length, utilization, stag
 def test_a_utilization_beyond_the_card_is_said():
     way = kvsim.plan_capacity("Llama-3.1-8B", "RTX 4090", max_model_len=131_072).ways_out[0]
     assert (way.flags, way.fits) == ("--gpu-memory-utilization 0.98", False)
-    assert "131,072 tokens would need 1.35" in way.price
+    assert "131,072 tokens would need 1.3" in way.price
     assert "GiB more than there is" in way.price
     at_most = kvsim.plan_capacity("Llama-3.1-8B", "4090", max_model_len=131_072, gpu_memory_utilization=0.99)
     assert at_most.ways_out[0].flags == ""
