@@ -53,8 +53,9 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "max_lora_rank": _NUMBER,
     "fully_sharded_loras": _SWITCH,
 }
-_ABOVE_ZERO = ("kv_cache_memory_bytes", "max_num_seqs", "data_parallel_size", "max_loras", "max_lora_rank")
-_MOST = {"max_num_seqs": 1 << 20, "block_size": 1 << 20} | dict.fromkeys(_ABOVE_ZERO[2:], 1 << 16)
+_ABOVE_ZERO = ("kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens")
+_COUNTS = ("data_parallel_size", "max_loras", "max_lora_rank")
+_MOST = {"max_num_seqs": 1 << 20, "block_size": 1 << 20} | dict.fromkeys(_COUNTS, 1 << 16)
 _MOST_TOKENS = 1 << 40  # beyond any model's length and any batch
 
 
@@ -79,7 +80,7 @@ def _check_ranges(given: Mapping[str, Any]) -> None:
         raise KvsimError(f"gpu_memory_utilization: {share!r} is not above 0 and at most 1")
     if not 0 <= given.get("cpu_offload_gb", 0) < 1e6:
         raise KvsimError(f"cpu_offload_gb: {given['cpu_offload_gb']!r} is not a number from 0")
-    for key in _ABOVE_ZERO:
+    for key in (*_ABOVE_ZERO, *_COUNTS):
         if given.get(key, 1) < 1:
             raise KvsimError(f"{key}: {given[key]!r} is not a whole number above 0")
     for key, most in _MOST.items():

@@ -20,6 +20,7 @@ from kvsim.gpu.staged_layout import StagedLayout, staged_layout
 
 _OFFLINE_BATCH = {2048: 8192, 8192: 16384}  # V1's defaults for offline use, by those of a server
 _LONGEST_NAME = 1024
+_FIRST_WITHOUT_V0 = 11
 _UNKNOWN_LENGTH = 1 << 20  # automatic max_model_len of a model that states none
 
 
@@ -125,7 +126,7 @@ def settle(
 ) -> CapacityQuestion:
     """Check everything and fill in the release's defaults. Raises KvsimError "<flag>: ..."."""
     flags = checked_flags(flags)
-    of = release(str(version), engine)
+    of = _release(str(version), engine)
     spec = _served(_read_model(model), of, flags)
     given = flags.get("kv_cache_memory_bytes", given)
     name, total = _card(gpu, memory_gib, given)
@@ -167,6 +168,15 @@ def settle(
     )
     others = round(used_by_others_gib * GIB)
     return CapacityQuestion(spec, of, setup, options, flags, given, others, dict(observed or {}))
+
+
+def _release(version: str, engine: str) -> Release:
+    if engine.upper() not in ("", "V0", "V1"):
+        raise KvsimError(f"engine: {engine[:40]!r} is not known; give V0 or V1")
+    found = release(version[:200], engine)
+    if found.v0 and found.minor >= _FIRST_WITHOUT_V0:  # asking for V0 has no effect there
+        return release(version[:200], "V1")
+    return found
 
 
 def _read_model(model: Any) -> ModelSpec:
