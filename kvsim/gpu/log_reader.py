@@ -11,20 +11,23 @@ from kvsim.gpu.log_facts import LogFacts, facts_of
 _MOST_BYTES = 64 << 20
 _RESULTS = ("available_gib", "num_gpu_blocks", "kv_tokens", "weights_gib", "refusal")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\\u001b\[[0-9;]*m")
+# Every line that is read holds one of these; a server's log has millions that do not.
 _KEYWORDS = (
-    "GiB",
-    "GB",
-    "LLM engine",
-    "version",
-    "args",
-    "blocks",
-    "KV cache",
-    "max_",
-    "model",
-    "concurrency",
-    "memory",
-    "Cannot",
+    *("GiB", " GB", "LLM engine", "server version", "args: ", "█", "serving model", "vllm serve", "--model"),
+    *(
+        "GPU blocks: ",
+        "cuda blocks: ",
+        "rocm blocks: ",
+        "num_gpu_blocks",
+        "GPU KV cache size",
+        "block size to",
+    ),
+    *("Maximum concurrency", "max_seq_len", "max_num_", "max seq len", "memory in use is", "auto-fit"),
+    *("No available memory", "out of memory"),
 )
+_MOST_LINES = 2000  # of one start-up
+_MOST_HITS = 100_000  # lines with one keyword, over all start-ups
+_LONGEST_LINE = 20_000
 _SERVER = re.compile(r"vLLM (?:API )?server version")
 _ENGINE = re.compile(r"Initializing an? (?:V[01] )?LLM engine")
 
@@ -70,13 +73,26 @@ def start_ups(text: str) -> Iterator[str]:
     """The lines of each start-up: it begins where a server or, without one, an engine says its version."""
     lines: list[str] = []
     server = engine = False
-    for line in re.split(r"\r\n|\n|\r", _COLOURS.sub("", text)):
-        if not any(word in line for word in _KEYWORDS):
-            continue
+    for line in _telling_lines(text.replace("\r\n", "\n").replace("\r", "\n")):
         new_server, new_engine = bool(_SERVER.search(line)), bool(_ENGINE.search(line))
         if (new_server and (server or engine)) or (new_engine and engine):
-            yield "\n".join(lines)
+            yield "\n".join(lines[:_MOST_LINES])
             lines, server, engine = [], False, False
         server, engine = server or new_server, engine or new_engine
         lines.append(line)
-    yield "\n".join(lines)
+    yield "\n".join(lines[:_MOST_LINES])
+
+
+def _telling_lines(text: str) -> Iterator[str]:
+    """The lines with a keyword, in order, without colours."""
+    found: dict[int, int] = {}  # where a line begins and ends
+    for word in _KEYWORDS:
+        place, hits = text.find(word), 0
+        while place >= 0 and hits < _MOST_HITS:
+            hits += 1
+            end = text.find("\n", place)
+            end = len(text) if end < 0 else end
+            found[text.rfind("\n", 0, place) + 1] = end
+            place = text.find(word, end)
+    for start in sorted(found):
+        yield _COLOURS.sub("", text[start : min(found[start], start + _LONGEST_LINE)])

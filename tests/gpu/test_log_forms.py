@@ -1,5 +1,7 @@
 """`kvsim capacity --log` on the forms of every release: what is read, that it adds up, and profiles of it."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,6 +157,17 @@ def test_files_that_are_no_log(tmp_path, what):
     with pytest.raises(KvsimError, match=r"start\.log") as problem:
         read_log(path)
     assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    "line", ["Engine 000: GPU KV cache usage: 0.1%\n", "x GiB\n", "GiB KV cache is needed "]
+)
+def test_a_long_log_is_read_at_once(tmp_path, line):
+    path = tmp_path / "server.log"
+    path.write_text(log(Server("0.33.0")) + line * ((60 << 20) // len(line)))
+    started = time.process_time()
+    assert read_log(path).kv_tokens == Server("0.33.0").tokens
+    assert time.process_time() - started < 2
 
 
 def test_causes_follow_the_direction_and_what_the_log_tells():
