@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
-from kvsim.gpu.model import ModelSpec, model_from_file
+from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.model_config import model_from_file
 
 GIB = 1 << 30
 _DATA = Path(__file__).parent / "data"

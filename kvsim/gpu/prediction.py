@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
-from kvsim.gpu.kv_cache_spec import cdiv
-from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
+from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.releases import Release
+from kvsim.gpu.weights import loaded_bytes
 
 GIB = 1 << 30
 _BUDGET_TOKENS_OF_AN_IMAGE = 16384  # Qwen-VL processors' default upper limit
 _MLA_WORKSPACE_TOKENS = 64 * 1024  # `MLACommonMetadataBuilder`: context tokens expanded at a time
 _ROCM = ("rocm", "radeon", "rx 7", "rx 9", "mi2", "mi3", "strix")
-_MXFP4_EXPERT_MULTIPLE = 256  # the kernels' padding of an expert's width
 
 
 @cache
@@ -94,7 +93,7 @@ def predict_memory(model: ModelSpec, release: Release, setup: MemorySetup) -> Me
     return MemoryPrediction(
         total=setup.total_bytes,
         requested=math.ceil(setup.total_bytes * setup.gpu_memory_utilization),
-        weights=weight_bytes(model, setup),
+        weights=weight_bytes(model, setup, release),
         activation=peaks[cause],
         cause=cause,
         peaks=peaks,
@@ -107,32 +106,28 @@ def predict_memory(model: ModelSpec, release: Release, setup: MemorySetup) -> Me
 # ---- weights ----
 
 
-def weight_bytes(model: ModelSpec, setup: MemorySetup) -> int:
+def weight_bytes(model: ModelSpec, setup: MemorySetup, release: Release | None = None) -> int:
     """Loaded bytes on one GPU: parameters, what ranks hold twice, tables and buffers made at load."""
     tp, pp = setup.tensor_parallel_size, setup.pipeline_parallel_size
-    total = _stored(model) / (tp * pp)
     layers = model.num_hidden_layers / pp
-    total += layers * _replicated(model, tp) * model.weight_dtype_bytes
-    return int(total + _absorbed(model, tp) * layers + _tables(model, setup))
+    kernel = _mxfp4_kernel(setup.gpu_name, release)
+    loaded = loaded_bytes(
+        model,
+        tp,
+        tower=setup.images_per_prompt != 0,
+        minor=release.minor if release else 33,
+        mxfp4_kernel=kernel,
+    )
+    return int(loaded / pp + _absorbed(model, tp) * layers + _tables(model, setup))
 
 
-def _stored(model: ModelSpec) -> float:
-    if model.quantization != "mxfp4":
-        return model.weight_bytes
-    width = model.moe_intermediate_size
-    experts = model.num_moe_layers * model.num_experts * model.expert_parameters
-    padded = experts * cdiv(width, _MXFP4_EXPERT_MULTIPLE) * _MXFP4_EXPERT_MULTIPLE / width if width else 0
-    others = model.num_parameters - experts  # gpt-oss leaves attention in 16 bits
-    return padded * model.weight_dtype_bytes + others * DTYPE_BYTES.get(model.dtype, 2)
-
-
-def _replicated(model: ModelSpec, tp: int) -> float:
-    """Parameters of one layer that a rank holds beyond its share: MLA's down-projections, copied KV heads."""
-    if model.is_mla:
-        down = model.hidden_size * (model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank)
-        return down * (1 - 1 / tp)
-    copies = max(1, model.num_key_value_heads // tp) - model.num_key_value_heads / tp
-    return model.hidden_size * copies * (model.head_dim + model.v_head_dim)
+def _mxfp4_kernel(gpu_name: str, release: Release | None) -> str:
+    """Which kernels run MXFP4 experts; Triton's for Hopper came with vLLM from 0.12 on."""
+    name = gpu_name.lower()
+    if re.search(r"\b(g?b[23]00|gb10)\b", name):
+        return "blackwell"
+    hopper = not name or re.search(r"\b(g?h[12]00|h800|h20)\b", name)
+    return "hopper" if hopper and (release is None or release.minor >= 12) else "marlin"
 
 
 def _absorbed(model: ModelSpec, tp: int) -> float:

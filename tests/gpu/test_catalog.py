@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import kvsim.gpu
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.model import ModelSpec, model_from_file
+from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.model_config import model_from_file
 
 DATA = Path(kvsim.gpu.__file__).parent / "data"
 
