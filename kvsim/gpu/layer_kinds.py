@@ -96,7 +96,7 @@ def _stated_layer_types(stated: list[Any], layers: int) -> tuple[str, ...]:
 
 
 def _numbered_layer_types(text: Config, layers: int) -> tuple[str, ...]:
-    """Lists of numbers: MiniMax (1 attention, 0 lightning), MiMo V2 (1 window, 0 full), Kimi Linear, Bamba."""
+    """Lists of numbers: MiniMax (1 attention, 0 lightning), MiMo V2 (1 window, 0 full), Kimi Linear."""
     for key, kinds in (
         ("attn_type_list", ("linear", "full")),
         ("hybrid_layer_pattern", ("full", "sliding")),

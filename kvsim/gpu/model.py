@@ -63,7 +63,7 @@ class LinearSpec:
 
     conv_dim: channels of the short convolution. inner_size: width of the gate and of the output.
     state_size: elements of the recurrent state. state_bytes: of one of those; 0 means the model's own type.
-    num_groups: Mamba-2's groups of B and C, of group_state channels each, copied where a split has more ranks.
+    num_groups: Mamba-2's groups of B and C, of group_state channels each; copied beyond one rank each.
     """
 
     conv_dim: int
@@ -98,7 +98,7 @@ class ModelSpec:
     stated_parameters: number of weights if known, vision encoder included.
     partial_rotary_factor: share of a head that the rotary embedding turns.
     multimodal_rope: rotary embedding with three position axes; vLLM keeps a four times longer table for it.
-    compress_ratios: DeepSeek V4, tokens per compressed latent of each layer; 0 for a layer with a window only.
+    compress_ratios: DeepSeek V4, tokens per compressed latent of each layer; 0 means a window only.
     quant_group_size: weights of a group with its own scale and zero point (int4, int8); 0 where not stated.
     unquantized: parts of `kvsim.gpu.weights.weight_parts` that the checkpoint left in the model's own type,
         and the share of layers where it did.

@@ -228,7 +228,7 @@ def _encoder(text: Config) -> EncoderSpec | None:
 
 
 def _linear(text: Config) -> LinearSpec | None:
-    """Gated delta net (Qwen3-Next and its heirs, Kimi Linear), Mamba-2, lightning attention, short convolution."""
+    """Gated delta net (Qwen3-Next and its heirs), Mamba-2, or one of the rarer kinds."""
     state_bytes = DTYPE_BYTES.get(str(text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype")), 0)
     keys = integer(text, "linear_num_key_heads") * integer(text, "linear_key_head_dim")
     values = integer(text, "linear_num_value_heads") * integer(text, "linear_value_head_dim")

@@ -6,6 +6,7 @@ down-projections of latent attention, the sparse indexer, DeepSeek V4's compress
 KV head K and V are copied. Quantization methods leave embeddings, head, router and vision tower alone.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -71,6 +72,15 @@ def _mxfp4_padding(model: ModelSpec, kernel: str) -> float:
     to_width, to_hidden = _MXFP4_PADDING[kernel]
     padded = cdiv(width, to_width) * to_width * cdiv(hidden, to_hidden) * to_hidden
     return padded / (width * hidden)
+
+
+def mxfp4_kernel(gpu_name: str, minor: int) -> str:
+    """Which kernels run MXFP4 experts on a card; Triton's for Hopper came with vLLM from 0.12 on."""
+    name = gpu_name.lower()
+    if re.search(r"\b(g?b[23]00|gb10)\b", name):
+        return "blackwell"
+    hopper = not name or re.search(r"\b(g?h[12]00|h800|h20)\b", name)
+    return "hopper" if hopper and minor >= 12 else "marlin"
 
 
 def weight_parts(model: ModelSpec, tp: int = 1) -> Iterator[WeightPart]:
