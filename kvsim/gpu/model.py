@@ -291,14 +291,6 @@ class ModelSpec:
         encoder = self.encoder.num_layers * (square + 2 * self.hidden_size * self.encoder.intermediate_size)
         return encoder + self.num_hidden_layers * square
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights; 16-bit embeddings, head and vision encoder beside quantised linears."""
-        full = DTYPE_BYTES.get(self.dtype, 2)
-        vision = self.vision.num_parameters if self.vision else 0
-        kept = min(self.embedding_parameters + vision, self.num_parameters)
-        return int(kept * full + (self.num_parameters - kept) * self.weight_dtype_bytes)
-
     @classmethod
     def from_config(cls, config: Config, name: str = "", source: str = "given") -> "ModelSpec":
         """Read a Hugging Face config or a case's few shape keys, see `kvsim.gpu.model_config.read_model`."""

@@ -18,8 +18,10 @@ MAX_LAYERS = 10_000
 
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 # Families whose MLP has no gate: up and down alone.
-_UNGATED = ("opt", "phi", "phi-msft", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "starcoder2", "falcon")
-_UNGATED += ("bloom", "mpt", "whisper", "nemotron", "nemotron_h", "stablelm_epoch", "persimmon")
+_UNGATED = frozenset(
+    "opt phi phi-msft gpt2 gpt_bigcode gptj gpt_neox starcoder2 falcon bloom mpt whisper nemotron nemotron_h "
+    "persimmon".split()
+)
 # Rotary scalings whose max_position_embeddings is the stretched length already (`_get_and_verify_max_len`).
 _UNSTRETCHED = ("su", "longrope", "llama3", "default", "mrope", "deepseek_llama_scaling", "dynamic_ntk")
 
