@@ -4,6 +4,7 @@ Kinds: "full", "sliding", "chunked" attention, "linear" (a recurrent state: gate
 lightning attention, short convolution), "none" (an MLP or experts alone).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvsim.errors import KvsimError
@@ -11,6 +12,7 @@ from kvsim.gpu.config_json import Config, integer, listed, section, shown
 
 _KINDS = {
     "full_attention": "full",
+    "deepseek_sparse_attention": "full",
     "attention": "full",
     "global": "full",
     "sliding_attention": "sliding",
@@ -39,12 +41,14 @@ def layer_types(text: Config, layers: int) -> tuple[str, ...]:
     stated = listed(text, "layer_types") or listed(text, "layers_block_type")
     if stated:
         return _stated_layer_types(stated, layers)
+    if text.get("block_configs"):
+        return _block_layer_types(text, layers)
     numbered = _numbered_layer_types(text, layers)
     if numbered:
         return numbered
     pattern = integer(text, "sliding_window_pattern", "_sliding_window_pattern") or None
     family = str(text.get("model_type", ""))
-    if text.get("sliding_window"):
+    if text.get("sliding_window") and text.get("use_sliding_window") is not False:
         return _window_layer_types(text, layers, pattern, family)
     every = integer(text, "full_attention_interval")  # Qwen3-Next and its heirs
     if every:
@@ -67,6 +71,47 @@ def compress_ratios(text: Config, layers: int) -> tuple[int, ...]:
     if len(ratios) < layers:
         raise KvsimError(f"model: compress_ratios has {len(ratios)} entries for {layers} layers")
     return tuple(ratios[:layers])
+
+
+def indexed_layers(text: Config, layers: int) -> tuple[int, ...]:
+    """Layers with a sparse indexer of their own (`DeepseekV2MLAAttention`: some share another layer's)."""
+    sparse = section(text, "sparse_attention_config")
+    if sparse:
+        marks = listed(sparse, "sparse_attention_freq") or [1] * layers
+        return tuple(i for i, mark in enumerate(marks[:layers]) if mark)
+    if not integer(text, "index_head_dim"):
+        return ()
+    every, offset = integer(text, "index_topk_freq") or 1, text.get("index_skip_topk_offset", 2)
+    pattern = text.get("index_topk_pattern")
+    if isinstance(pattern, str):
+        return tuple(i for i in range(layers) if pattern[i : i + 1] != "S")
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= layers:
+        raise KvsimError(f"model: index_skip_topk_offset is {shown(offset)}, wanted 0 to {layers}")
+    return tuple(i for i in range(layers) if max(i - offset + 1, 0) % every == 0)
+
+
+def mlp_layers(text: Config, layers: int) -> tuple[int, int] | None:
+    """(layers of routed experts, layers of one MLP) where the pattern tells; None where it does not."""
+    pattern, stated = text.get("hybrid_override_pattern"), listed(text, "layers_block_type")
+    if isinstance(pattern, str):
+        return pattern.count("E"), pattern.count("-")
+    if "moe" in stated:
+        return stated.count("moe"), stated.count("mlp")
+    marks = listed(text, "mlp_layer_types")
+    if marks:
+        return sum(mark != "dense" for mark in marks[:layers]), sum(
+            mark == "dense" for mark in marks[:layers]
+        )
+    return None
+
+
+def _block_layer_types(text: Config, layers: int) -> tuple[str, ...]:
+    """Nemotron NAS: every block tells whether it attends."""
+    blocks = listed(text, "block_configs")
+    if len(blocks) != layers or not all(isinstance(block, Mapping) for block in blocks):
+        raise KvsimError(f"model: block_configs has {len(blocks)} entries for {layers} layers")
+    attention = [section(block, "attention") for block in blocks]
+    return tuple("none" if a.get("no_op") or a.get("replace_with_linear") else "full" for a in attention)
 
 
 def window_of(text: Config, kinds: tuple[str, ...]) -> int | None:

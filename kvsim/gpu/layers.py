@@ -72,10 +72,16 @@ def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVC
         layers[f"layers.{i}.attn"] = (
             _mla(model, options, size) if model.is_mla else _attention(model, options, kind, size)
         )
-        if model.index_head_dim:
-            head = model.index_head_dim + _INDEXER_SCALE_BYTES
-            layers[f"layers.{i}.indexer"] = KVCacheSpec("mla", options.block_size, 1, head, 1)
+        if i in model.indexed_layers:
+            layers[f"layers.{i}.indexer"] = _indexer(model, options)
     return layers
+
+
+def _indexer(model: ModelSpec, options: ParallelOptions) -> KVCacheSpec:
+    """One key per token: fp8 with a scale beside latents, 16 bits beside plain heads (MiniMax M3)."""
+    if not model.is_mla:
+        return KVCacheSpec("mla", options.block_size, 1, model.index_head_dim, 2)
+    return KVCacheSpec("mla", options.block_size, 1, model.index_head_dim + _INDEXER_SCALE_BYTES, 1)
 
 
 def _mla(model: ModelSpec, options: ParallelOptions, size: int) -> KVCacheSpec:

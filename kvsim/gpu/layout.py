@@ -21,6 +21,8 @@ from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.model import DTYPE_BYTES, LinearSpec, ModelSpec
 from kvsim.gpu.releases import Release
 
+_MLA_KERNEL_BLOCK = 64  # FlashMLA's; Triton's kernels would take 16
+
 MambaMode = Literal["none", "align", "all"]
 
 
@@ -167,7 +169,7 @@ def _linear_layout(
     block_multiple: int,
 ) -> CacheLayout:
     """Attention blocks are stretched until a page holds a state; then all groups share one page size."""
-    if model.linear is None or model.is_mla:
+    if model.linear is None:
         raise KvsimError(
             f"model: the linear-attention state of {model.name} is not known; give its config.json"
         )
@@ -182,6 +184,9 @@ def _linear_layout(
     heads = kv_heads_per_gpu(model.num_key_value_heads, tp)
     size = cache_value_bytes(model, options.kv_cache_dtype)
     per_token = heads * (model.head_dim + model.v_head_dim) * size
+    if model.is_mla:
+        per_token = (model.kv_lora_rank + model.qk_rope_head_dim) * size
+        block_multiple = max(block_multiple, _MLA_KERNEL_BLOCK)
     state = state_bytes(model.linear, tp, spec_tokens, model.dtype)
     block = max(block_multiple * cdiv(state, block_multiple * per_token), options.block_size)
     full = model.layer_types.count("full") + mtp_layers

@@ -106,6 +106,8 @@ class ModelSpec:
     gated_mlp: whether an MLP has a gate beside up and down.
     mtp_layers: built-in draft layers in the checkpoint, loaded only for speculation.
     kv_cache_fp8: the checkpoint has scales for an fp8 KV cache, so that "auto" means fp8.
+    num_dense_layers: layers with one MLP of intermediate_size. moe_latent_size: width that routed experts
+        work in, where it is not the hidden size. indexed_layers: those with a sparse indexer of their own.
     source: where the facts come from.
     """
 
@@ -156,6 +158,9 @@ class ModelSpec:
     mtp_layers: int = 0
     kv_cache_fp8: bool = False
     global_v_head_dim: int = 0
+    num_dense_layers: int = 0
+    moe_latent_size: int = 0
+    indexed_layers: tuple[int, ...] = ()
 
     @property
     def is_mla(self) -> bool:
@@ -192,7 +197,7 @@ class ModelSpec:
         kv_up = self.kv_lora_rank * self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim)
         kv = self.hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim) + kv_up
         out = self.num_attention_heads * self.v_head_dim * self.hidden_size
-        return q + kv + out + self.indexer_parameters
+        return q + kv + out + self._mean_indexer_parameters
 
     @property
     def indexer_parameters(self) -> int:
@@ -218,7 +223,11 @@ class ModelSpec:
         if not self.is_mla:
             return 0
         down = self.hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim + self.q_lora_rank)
-        return down + self.indexer_parameters
+        return down + self._mean_indexer_parameters
+
+    @property
+    def _mean_indexer_parameters(self) -> int:
+        return round(self.indexer_parameters * len(self.indexed_layers) / self.num_hidden_layers)
 
     @property
     def compressor_parameters(self) -> int:
@@ -234,18 +243,11 @@ class ModelSpec:
     @property
     def expert_parameters(self) -> int:
         """Weights of one routed expert (gate, up, down)."""
-        return self._mlp_matrices * self.hidden_size * self.moe_intermediate_size
+        return self._mlp_matrices * (self.moe_latent_size or self.hidden_size) * self.moe_intermediate_size
 
     @property
     def _mlp_matrices(self) -> int:
         return 3 if self.gated_mlp else 2
-
-    @property
-    def num_dense_layers(self) -> int:
-        """Layers with one MLP of intermediate_size (of a pattern that names MLP layers: only those)."""
-        if "none" in self.layer_types:
-            return max(0, self.layer_types.count("none") - self.num_moe_layers)
-        return self.num_hidden_layers - self.num_moe_layers
 
     @property
     def dense_mlp_parameters(self) -> int:
@@ -255,7 +257,8 @@ class ModelSpec:
     @property
     def shared_parameters(self) -> int:
         """Weights of one MoE layer that every token uses: shared experts and router."""
-        return self.hidden_size * (self._mlp_matrices * self.shared_intermediate_size + self.num_experts)
+        shared = self._mlp_matrices * self.shared_intermediate_size + self.num_experts
+        return self.hidden_size * (shared + 2 * self.moe_latent_size)
 
     @property
     def num_parameters(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.config_json import Config, integer, listed, read_json, section, shown, size
-from kvsim.gpu.layer_kinds import compress_ratios, layer_types, window_of
+from kvsim.gpu.layer_kinds import compress_ratios, indexed_layers, layer_types, mlp_layers, window_of
 from kvsim.gpu.model import DTYPE_BYTES, EncoderSpec, LinearSpec, ModelSpec
 from kvsim.gpu.quantization_config import read_quantization
 from kvsim.gpu.vision_config import read_vision
@@ -19,9 +19,11 @@ MAX_LAYERS = 10_000
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 # Families whose MLP has no gate: up and down alone.
 _UNGATED = frozenset(
-    "opt phi phi-msft gpt2 gpt_bigcode gptj gpt_neox starcoder2 falcon bloom mpt whisper nemotron nemotron_h "
-    "persimmon".split()
+    ("opt", "phi", "phi-msft", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "starcoder2", "falcon", "bloom")
+    + ("mpt", "whisper", "nemotron", "nemotron_h", "persimmon")
 )
+_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")
+_WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim")
 # Rotary scalings whose max_position_embeddings is the stretched length already (`_get_and_verify_max_len`).
 _UNSTRETCHED = ("su", "longrope", "llama3", "default", "mrope", "deepseek_llama_scaling", "dynamic_ntk")
 
@@ -35,9 +37,7 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     text = _text(config)
     if text.get("is_encoder_decoder"):
         text |= _decoder(text)
-    layers = size(
-        text, "num_hidden_layers", "n_layer", "n_layers", "num_layers", required=True, most=MAX_LAYERS
-    )
+    layers = _num_layers(text)
     if text.get("cross_attention_layers"):
         raise KvsimError("model: cross_attention_layers (Llama 3.2 Vision) are not modelled")
     hidden = size(text, "hidden_size", "n_embd", "d_model")
@@ -50,7 +50,8 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     moe_size = integer(text, "moe_intermediate_size", "intermediate_size")
     kinds = layer_types(text, layers)
     family = str(text.get("model_type", ""))
-    quantization = read_quantization(config, layers)
+    quantization = read_quantization(config, kinds)
+    moe_layers, dense_layers = _mlp_layers(text, layers, experts)
     return ModelSpec(
         name=name or str(config.get("name") or config.get("_name_or_path") or "model"),
         source=source,
@@ -79,12 +80,16 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         q_lora_rank=integer(text, "q_lora_rank"),
         qk_rope_head_dim=integer(text, "qk_rope_head_dim"),
         qk_nope_head_dim=integer(text, "qk_nope_head_dim"),
-        index_head_dim=integer(text, "index_head_dim"),
+        index_head_dim=integer(text, "index_head_dim")
+        or integer(section(text, "sparse_attention_config"), "sparse_index_dim"),
+        indexed_layers=indexed_layers(text, layers),
+        moe_latent_size=integer(text, "moe_latent_size", "routed_expert_hidden_size"),
         num_experts=experts,
-        num_experts_per_tok=integer(text, "num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"),
+        num_experts_per_tok=integer(text, *_CHOSEN),
         moe_intermediate_size=moe_size if experts else 0,
         shared_intermediate_size=_shared_size(text, moe_size),
-        num_moe_layers=_moe_layers(text, layers) if experts else 0,
+        num_moe_layers=moe_layers,
+        num_dense_layers=dense_layers,
         quantization=quantization.name,
         stated_parameters=integer(config, "num_parameters") or None,
         vision=read_vision(config),
@@ -106,6 +111,14 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     )
 
 
+def _num_layers(text: Config) -> int:
+    blocks = listed(text, "layers_block_type")
+    if blocks and text.get("num_hidden_layers") is None and len(blocks) <= MAX_LAYERS:
+        return len(blocks)
+    keys = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    return size(text, *keys, required=True, most=MAX_LAYERS)
+
+
 def model_from_file(path: str | Path) -> ModelSpec:
     """Read a Hugging Face ``config.json`` (or the folder that holds it).
 
@@ -117,6 +130,7 @@ def model_from_file(path: str | Path) -> ModelSpec:
     config = read_json(path)
     if not isinstance(config, dict):
         raise KvsimError(f"{path}: a config.json holds one JSON object, this is {shown(config)}")
+    config = _with_quantization_file(config, path)
     try:
         model = read_model(_sixteen_bit(config), path.parent.name or str(path), str(path))
     except KvsimError as error:
@@ -127,6 +141,14 @@ def model_from_file(path: str | Path) -> ModelSpec:
         sizes = f"hidden_size {model.hidden_size} for {model.num_attention_heads} num_attention_heads"
         raise KvsimError(f"{path}: {sizes} leaves no head_dim; give head_dim")
     return model
+
+
+def _with_quantization_file(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """modelopt states the format in a file of its own, beside a config.json that does not."""
+    beside = path.parent / "hf_quant_config.json"
+    if path.name != "config.json" or config.get("quantization_config") or not beside.is_file():
+        return config
+    return {**config, "quantization_config": read_json(beside)}
 
 
 def _text(config: Config) -> dict[str, Any]:
@@ -146,6 +168,10 @@ def _sixteen_bit(config: Config) -> dict[str, Any]:
 
 def _kv_heads(text: Config) -> int:
     """KV heads; Falcon's and MPT's own keys too."""
+    groups = [section(section_of, "attention") for section_of in listed(text, "block_configs")]
+    shared = [integer(group, "n_heads_in_group") for group in groups if group.get("n_heads_in_group")]
+    if shared:  # Nemotron NAS: query heads of one KV head, the same wherever a block attends
+        return integer(text, "num_attention_heads") // max(shared)
     found = size(text, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
     own = size(section(text, "attn_config"), "kv_n_heads")
     if text.get("multi_query") is True and not text.get("new_decoder_architecture"):
@@ -154,11 +180,32 @@ def _kv_heads(text: Config) -> int:
 
 
 def _intermediate_size(text: Config, hidden: int) -> int:
-    stated = integer(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim", "ffn_hidden_size")
+    if listed(text, "block_configs"):
+        return _mean_width(listed(text, "block_configs"), hidden)
+    stated = integer(
+        text,
+        "intermediate_size_mlp",
+        "dense_intermediate_size",
+        "intermediate_size",
+        "ffn_dim",
+        "ffn_hidden_size",
+    )
     stated = stated or integer(text, "n_inner")
     if stated or text.get("model_type") not in ("gpt2", "gpt_bigcode", "falcon", "bloom", "mpt", "gptj"):
         return stated
     return 4 * hidden
+
+
+def _mean_width(blocks: list[Any], hidden: int) -> int:
+    """Nemotron NAS: mean width of the blocks' MLPs (`_ffn_mult_to_intermediate_size`)."""
+    total = 0
+    for block in blocks:
+        mlp = section(block, "ffn")
+        multiple = mlp.get("ffn_mult")
+        if isinstance(multiple, int | float) and not isinstance(multiple, bool) and 0 < multiple < 100:
+            width = int(2 * multiple * hidden / 3)
+            total += -(-width // 256) * 256
+    return total // len(blocks)
 
 
 def _max_length(text: Config) -> int | None:
@@ -186,6 +233,15 @@ def _shared_size(text: Config, moe_size: int) -> int:
     return (
         stated or integer(text, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts") * moe_size
     )
+
+
+def _mlp_layers(text: Config, layers: int, experts: int) -> tuple[int, int]:
+    """(layers of routed experts, layers of one MLP)."""
+    told = mlp_layers(text, layers)
+    if told is None:
+        moe = _moe_layers(text, layers) if experts else 0
+        return moe, layers - moe
+    return told if experts else (0, told[1])
 
 
 def _moe_layers(text: Config, layers: int) -> int:

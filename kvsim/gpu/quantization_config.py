@@ -38,7 +38,7 @@ class QuantizationFacts:
     kv_cache_fp8: bool = False
 
 
-def read_quantization(config: Config, layers: int) -> QuantizationFacts:
+def read_quantization(config: Config, kinds: tuple[str, ...]) -> QuantizationFacts:
     """The weights' format. Raises KvsimError for one that is not known."""
     details = section(config, "quantization_config") or section(config, "compression_config")
     if not details:
@@ -52,7 +52,7 @@ def read_quantization(config: Config, layers: int) -> QuantizationFacts:
     if name not in QUANT_BYTES:
         raise KvsimError(f"model: quantization {found!r} is not known; known are {', '.join(QUANT_BYTES)}")
     return QuantizationFacts(
-        name, _group_size(details), _unquantized(details, layers), _has_fp8_cache(details)
+        name, _group_size(details), _unquantized(details, kinds), _has_fp8_cache(details)
     )
 
 
@@ -105,14 +105,21 @@ def _has_fp8_cache(details: Config) -> bool:
     return str(details.get("kv_cache_quant_algo") or scheme or "").upper().startswith("FP8")
 
 
-def _unquantized(details: Config, layers: int) -> tuple[tuple[str, float], ...]:
+def _unquantized(details: Config, kinds: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
     """Parts of which modules are ignored, with the share of layers where they are."""
     patterns = [str(each) for key in _IGNORED for each in listed(details, key)]
-    shares = [
-        (part, sum(_ignored(modules, i, patterns) for i in range(layers)) / layers)
-        for part, modules in _MODULES.items()
-    ]
-    return tuple((part, share) for part, share in shares if share)
+    layers = range(len(kinds))
+    where = {
+        "attention": [i for i in layers if kinds[i] not in ("linear", "none")],
+        "linear_attention": [i for i in layers if kinds[i] == "linear"],
+    }
+    shares = []
+    for part, modules in _MODULES.items():
+        held = where.get(part, list(layers))
+        ignored = sum(_ignored(modules, i, patterns) for i in held)
+        if ignored:
+            shares.append((part, ignored / len(held)))
+    return tuple(shares)
 
 
 def _ignored(modules: tuple[str, ...], layer: int, patterns: list[str]) -> bool:

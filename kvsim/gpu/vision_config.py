@@ -9,17 +9,18 @@ from kvsim.gpu.model import VisionSpec
 def read_vision(config: Config) -> VisionSpec | None:
     """The encoder of ``vision_config``; None if there is none or its depth is not stated."""
     vision = section(config, "vision_config")
-    depth = integer(vision, "depth", "num_hidden_layers")
+    depth = integer(vision, "depth", "num_hidden_layers", "vt_num_hidden_layers")
     if not depth:
         return None
     own_width = integer(vision, "embed_dim")  # Qwen2-VL, whose hidden_size is the language model's
-    hidden = own_width or integer(vision, "hidden_size")
+    hidden = own_width or integer(vision, "hidden_size", "vt_hidden_size")
     merge, pixels = _merge_and_pixels(config, vision)
     return VisionSpec(
         depth=depth,
         hidden_size=hidden,
-        intermediate_size=integer(vision, "intermediate_size") or _ratio(vision, hidden),
-        num_heads=integer(vision, "num_heads", "num_attention_heads"),
+        intermediate_size=integer(vision, "intermediate_size", "vt_intermediate_size")
+        or _ratio(vision, hidden),
+        num_heads=integer(vision, "num_heads", "num_attention_heads", "vt_num_attention_heads"),
         patch_size=integer(vision, "patch_size", "spatial_patch_size"),
         spatial_merge_size=merge,
         temporal_patch_size=integer(vision, "temporal_patch_size") or 1,
@@ -47,6 +48,9 @@ def _merge_and_pixels(config: Config, vision: Config) -> tuple[int, int | None]:
     ``mm_tokens_per_image`` (Gemma 3), a shuffle ratio (Llama 4, InternVL) or a merge size.
     """
     stated = integer(vision, "spatial_merge_size") or integer(config, "spatial_merge_size")
+    kernel = listed(vision, "merge_kernel_size")
+    if not stated and kernel and isinstance(kernel[0], int):
+        stated = kernel[0]
     pixels = integer(vision, "max_pixels") or None
     side, patch = _square(vision), integer(vision, "patch_size")
     if pixels or not side or not patch:
