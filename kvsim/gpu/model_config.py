@@ -18,10 +18,8 @@ MAX_LAYERS = 10_000
 
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 # Families whose MLP has no gate: up and down alone.
-_UNGATED = frozenset(
-    ("opt", "phi", "phi-msft", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "starcoder2", "falcon", "bloom")
-    + ("mpt", "whisper", "nemotron", "nemotron_h", "persimmon")
-)
+_UNGATED = ("opt", "phi", "phi-msft", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "starcoder2", "falcon")
+_UNGATED_TOO = ("bloom", "mpt", "whisper", "nemotron", "nemotron_h", "persimmon")
 _CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")
 _WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim")
 # Rotary scalings whose max_position_embeddings is the stretched length already (`_get_and_verify_max_len`).
@@ -105,7 +103,7 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         quant_group_size=quantization.group_size,
         unquantized=quantization.unquantized,
         expert_quantization=_expert_format(text, quantization.name),
-        gated_mlp=family not in _UNGATED,
+        gated_mlp=family not in (*_UNGATED, *_UNGATED_TOO),
         mtp_layers=integer(text, "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
         kv_cache_fp8=quantization.kv_cache_fp8,
     )

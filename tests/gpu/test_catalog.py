@@ -13,6 +13,7 @@ from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.model_config import model_from_file
+from kvsim.gpu.model_names import key
 from kvsim.gpu.weights import loaded_bytes
 
 DATA = Path(kvsim.gpu.__file__).parent / "data"
@@ -115,8 +116,8 @@ def test_no_two_rows_share_a_spelling():
         spelled = {}
         for name, row in rows(json.loads((DATA / file).read_text())).items():
             for spelling in (name, *row.get("aliases", ())):
-                key = catalog._key(spelling, catalog._BRAND)
-                assert spelled.setdefault(key, name) == name
+                spelled_key = key(spelling, catalog._BRAND)
+                assert spelled.setdefault(spelled_key, name) == name
 
 
 @pytest.mark.parametrize(
