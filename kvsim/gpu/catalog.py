@@ -70,10 +70,10 @@ def model(name: str | Path) -> ModelSpec:
     found = _find_model(plain)
     if found is None:
         raise _unknown_model(text, plain)
-    return _in_format(_model_spec(found), text, kind) if kind else _model_spec(found)
+    return in_format(_model_spec(found), text, kind) if kind else _model_spec(found)
 
 
-def _in_format(spec: ModelSpec, name: str, kind: str | None) -> ModelSpec:
+def in_format(spec: ModelSpec, name: str, kind: str | None) -> ModelSpec:
     """The shape with weights of a named format; what a row says of another format does not hold then."""
     quantization = None if kind == "16" else kind
     if quantization == spec.quantization:
@@ -169,6 +169,9 @@ def _model_names() -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     spelled = {name: [name, *row.get("aliases", ())] for name, row in _model_rows().items()}
     spelled |= {name: [name] for name in _model_file()["not_modelled"]}
     for name, spellings in spelled.items():
+        plain, kind = names.split_format(name)
+        if kind == "16":  # a row whose own name says that it is not quantised
+            spellings = [*spellings, plain]
         for spelling in (s for full in spellings for s in (full, names.without_organisation(full))):
             exact.setdefault(names.key(spelling), name)
             loose.setdefault(names.loose_key(spelling), {})[name] = None
@@ -182,7 +185,7 @@ def _find_model(name: str) -> str | None:
         if found:
             return found
         rows = tuple(row for each in names.alternatives(text) if (row := _row_of(each)))
-        if len(rows) > 1 and len({_cache_shape(row) for row in rows}) == 1:
+        if rows and len({_cache_shape(row) for row in rows}) == 1:
             return rows[0]
     return None
 

@@ -99,9 +99,8 @@ def mlp_layers(text: Config, layers: int) -> tuple[int, int] | None:
         return stated.count("moe"), stated.count("mlp")
     marks = listed(text, "mlp_layer_types")
     if marks:
-        return sum(mark != "dense" for mark in marks[:layers]), sum(
-            mark == "dense" for mark in marks[:layers]
-        )
+        dense = sum(mark == "dense" for mark in marks[:layers])
+        return layers - dense, dense
     return None
 
 

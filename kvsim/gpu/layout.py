@@ -84,21 +84,25 @@ def cache_layout(
     spec_tokens: int = 0,
     mamba_mode: MambaMode = "none",
     block_multiple: int = 16,
+    draft: ModelSpec | None = None,
 ) -> CacheLayout:
     """The layout of a model on one tensor-parallel rank.
 
     mtp_layers: built-in draft layers that keep a cache of their own. spec_tokens: drafts per step.
+    draft: a model of its own that drafts (EAGLE, a small model), whose layers draw from the same pool.
     mamba_mode: `--mamba-cache-mode`. block_multiple: the attention kernel's block is a multiple of it.
     Raises KvsimError for a model that is not modelled or a wrong split.
     """
     if model.compress_ratios:
         return _compressed_layout(model, options, release, mtp_layers)
+    if draft is not None and ("linear" in model.layer_types or model.compress_ratios):
+        raise KvsimError(f"speculative_config: a draft model beside {model.name} is not modelled")
     if "linear" in model.layer_types:
         return _linear_layout(model, options, release, mtp_layers, spec_tokens, mamba_mode, block_multiple)
-    if mtp_layers:
-        kinds = (*model.layer_types, *("full",) * mtp_layers)
-        model = replace(model, num_hidden_layers=len(kinds), layer_types=kinds)
-    layers = kv_cache_layers(model, options)
+    layers = kv_cache_layers(_with_draft_layers(model, mtp_layers), options)
+    if draft is not None:
+        own = kv_cache_layers(draft, options)
+        layers |= {f"draft.{name}": spec for name, spec in own.items()}
     if model.encoder is not None and not release.v0:
         return _encoder_decoder_layout(model, options, release)
     if not release.has_hybrid_groups:
@@ -118,6 +122,20 @@ def cache_layout(
 
     checked = first if release.rules.fit_check_first_group_only else None
     return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release, padding, checked)
+
+
+def _with_draft_layers(model: ModelSpec, count: int) -> ModelSpec:
+    """The model with built-in draft layers: full attention, each with an indexer where the model has them."""
+    if not count:
+        return model
+    total = model.num_hidden_layers + count
+    indexed = tuple(range(model.num_hidden_layers, total)) if model.indexed_layers else ()
+    return replace(
+        model,
+        num_hidden_layers=total,
+        layer_types=(*model.layer_types, *("full",) * count),
+        indexed_layers=(*model.indexed_layers, *indexed),
+    )
 
 
 def _compressed_layout(

@@ -20,7 +20,7 @@ _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 # Families whose MLP has no gate: up and down alone.
 _UNGATED = ("opt", "phi", "phi-msft", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "starcoder2", "falcon")
 _UNGATED_TOO = ("bloom", "mpt", "whisper", "nemotron", "nemotron_h", "persimmon")
-_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")
+_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk", "top_k_experts")
 _WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim")
 # Rotary scalings whose max_position_embeddings is the stretched length already (`_get_and_verify_max_len`).
 _UNSTRETCHED = ("su", "longrope", "llama3", "default", "mrope", "deepseek_llama_scaling", "dynamic_ntk")
@@ -45,7 +45,7 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         hidden // heads if heads else 0
     )
     experts = integer(text, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-    moe_size = integer(text, "moe_intermediate_size", "intermediate_size")
+    moe_size = integer(text, "moe_intermediate_size", "intermediate_size") if experts else 0
     kinds = layer_types(text, layers)
     family = str(text.get("model_type", ""))
     quantization = read_quantization(config, kinds)
@@ -222,15 +222,15 @@ def _max_length(text: Config) -> int | None:
 
 
 def _shared_size(text: Config, moe_size: int) -> int:
-    stated = integer(
-        text,
+    if str(text.get("model_type", "")).startswith("llama4"):
+        return moe_size  # `Llama4MoE` has one shared expert, which no key states
+    keys = (
         "shared_expert_intermediate_size",
         "moe_shared_expert_intermediate_size",
         "shared_intermediate_size",
     )
-    return (
-        stated or integer(text, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts") * moe_size
-    )
+    count = integer(text, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+    return integer(text, *keys) or count * moe_size
 
 
 def _mlp_layers(text: Config, layers: int, experts: int) -> tuple[int, int]:
@@ -311,7 +311,7 @@ def _other_linear(text: Config) -> LinearSpec | None:
     if heads and dim:
         inner = heads * dim
         return LinearSpec(3 * inner, integer(kimi, "short_conv_kernel_size") or 4, inner * dim, inner, 4)
-    if listed(text, "attn_type_list"):  # lightning attention: a float32 matrix per head, no convolution
+    if 0 in listed(text, "attn_type_list"):  # lightning attention: a float32 matrix per head, no convolution
         heads, dim = integer(text, "num_attention_heads"), integer(text, "head_dim")
         return LinearSpec(0, 1, heads * dim * dim, heads * dim, 4)
     if "conv" in listed(text, "layer_types"):  # LFM2
@@ -332,9 +332,8 @@ def _share(text: Config, key: str) -> float:
 def _multimodal_rope(text: Config, config: Config) -> bool:
     rope = {**_rope(text, "rope_scaling"), **_rope(text, "rope_parameters")}
     vision = section(config, "vision_config")
-    return bool(rope.get("mrope_section")) or (
-        integer(vision, "spatial_merge_size") > 1 and not text.get("mm_tokens_per_image")
-    )
+    # Encoders that merge frames of a video belong to the families with three rotary axes.
+    return bool(rope.get("mrope_section")) or integer(vision, "temporal_patch_size") > 1
 
 
 def _rope(text: Config, key: str) -> Config:

@@ -149,8 +149,10 @@ def row_model(row: LogRow) -> ModelSpec:
         model = catalog.model(name)
     except KvsimError:
         model = catalog.model(re.sub(r"\s*\(.*", "", name))
+    if row["quant"] == "4bit" and model.quantization in ("nf4", "nvfp4", "mxfp4"):
+        return model  # the name tells which kind of four bits
     if quant in ("fp8", "int4", "int8", "nvfp4", "mxfp4") and model.quantization != quant:
-        model = replace(model, quantization=quant)
+        model = catalog.in_format(model, model.name, quant)
     return model
 
 

@@ -38,7 +38,7 @@ def test_model_names_are_forgiving(name):
     [
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("llama-3.1-70b-instruct", "meta-llama/Llama-3.1-70B"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B-Instruct-2507"),
         ("Mistral-7B-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"),
         ("gemma-3-27b", "google/gemma-3-27b-it"),
         ("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite"),
