@@ -9,7 +9,7 @@ model of that format. A path to a
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -17,44 +17,13 @@ from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import model_names as names
+from kvsim.gpu.gpus import GpuSpec, gpu, gpu_names
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.model_config import model_from_file
 
-GIB = 1 << 30
+__all__ = ["GpuSpec", "config_file", "gpu", "gpu_names", "in_format", "is_file", "model", "model_names"]
+
 _DATA = Path(__file__).parent / "data"
-
-_BRAND = frozenset(("nvidia", "geforce", "tesla", "amd", "instinct"))
-
-
-@dataclass(frozen=True)
-class GpuSpec:
-    """Data-sheet figures of one GPU.
-
-    memory_bytes: what torch sees. bandwidth: bytes/s of device memory.
-    bf16_flops, fp8_flops: dense peak, flop/s; fp8 is None where the tensor cores lack it.
-    link_bandwidth: bytes/s to a peer GPU, one way (NVLink, else PCIe).
-    """
-
-    name: str
-    memory_bytes: int
-    bandwidth: float
-    bf16_flops: float
-    fp8_flops: float | None
-    link_bandwidth: float
-    source: str
-
-    @property
-    def memory_gib(self) -> float:
-        return self.memory_bytes / GIB
-
-
-def gpu(name: str) -> GpuSpec:
-    """The GPU of that name; raises KvsimError with the nearest spellings if there is none."""
-    rows = _gpu_rows()
-    found = _gpu_names().get(names.key(name, _BRAND))
-    if found is None:
-        raise _unknown("gpu", name, _gpu_names(), names.key(name, _BRAND))
-    return _gpu_spec(found, rows[found])
 
 
 def model(name: str | Path) -> ModelSpec:
@@ -113,41 +82,9 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def gpu_names() -> list[str]:
-    """All GPUs of the catalog."""
-    return list(_gpu_rows())
-
-
 def model_names() -> list[str]:
     """All models of the catalog."""
     return list(_model_rows())
-
-
-@cache
-def _gpu_rows() -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = json.loads((_DATA / "gpus.json").read_text(encoding="utf-8"))
-    return rows
-
-
-@cache
-def _gpu_names() -> dict[str, str]:
-    spellings = {name: [name, *row.get("aliases", ())] for name, row in _gpu_rows().items()}
-    return {
-        names.key(spelling, _BRAND): name for name, all_of_it in spellings.items() for spelling in all_of_it
-    }
-
-
-def _gpu_spec(name: str, row: dict[str, Any]) -> GpuSpec:
-    fp8 = row.get("fp8_tflops")
-    return GpuSpec(
-        name=name,
-        memory_bytes=row.get("memory_bytes") or round(row["memory_gib"] * GIB),
-        bandwidth=row["bandwidth_gb_s"] * 1e9,
-        bf16_flops=row["bf16_tflops"] * 1e12,
-        fp8_flops=fp8 * 1e12 if fp8 else None,
-        link_bandwidth=row["link_gb_s"] * 1e9,
-        source=row["source"],
-    )
 
 
 @cache
@@ -231,12 +168,11 @@ def _unknown_model(name: str, plain: str) -> KvsimError:
     if len(fitting) > 1:
         some = ", ".join(fitting[:4]) + (f" and {len(fitting) - 4} more" if len(fitting) > 4 else "")
         return KvsimError(f"model: {name!r} fits several rows of the catalog: {some}; name one of them")
-    return _unknown("model", name, exact, names.key(names.without_organisation(plain)))
+    return _unknown(name, exact, names.key(names.without_organisation(plain)))
 
 
-def _unknown(what: str, name: str, known: Mapping[str, str], key: str) -> KvsimError:
+def _unknown(name: str, known: Mapping[str, str], key: str) -> KvsimError:
     close = get_close_matches(key, known, n=5, cutoff=0.5)
     near = list(dict.fromkeys(known[k] for k in close))[:3]
     hint = f"; nearest: {', '.join(near)}" if near else ""
-    path = ", or give a config.json" if what == "model" else ""
-    return KvsimError(f"{what}: {name!r} is not in the catalog{hint}{path}")
+    return KvsimError(f"model: {name!r} is not in the catalog{hint}, or give a config.json")

@@ -7,19 +7,19 @@ import re
 
 # Words that say how a model was tuned or packed, not what shape it has.
 _TUNING = frozenset(
-    ("instruct", "it", "pt", "hf", "base", "chat", "thinking", "meta", "2507", "unsloth", "class", "mtp")
+    ("instruct", "it", "pt", "hf", "base", "chat", "thinking", "meta", "unsloth", "class", "mtp")
 )
 
 _SIXTEEN_BIT = "16"
 # Format by the words that people put behind a name, the longest first.
 _FORMATS = (
-    (r"(modelopt )?nvfp4(a16)?", "nvfp4"),
+    (r"(modelopt )?(nvfp4(a16)?|fp4)", "nvfp4"),
     (r"mxfp4", "mxfp4"),
     (r"(unsloth )?(dynamic )?(bnb|bitsandbytes|nf4)( 4 ?bit)?|unsloth,? 4 ?bit", "nf4"),
     (r"(modelopt |fbgemm )?fp8( (dynamic|static|block|per ?tensor|per ?channel|kv|w8a8))*", "fp8"),
-    (r"(quantized )?w8a(8|16)( int8)?|(gptq )?int8|gptq 8 ?bit|8 ?bit", "int8"),
+    (r"(quantized[ .])?w8a(8|16)( int8)?|(gptq )?int8|gptq 8 ?bit|8 ?bit", "int8"),
     (
-        r"(auto ?round |autoawq )?((awq|gptq)( marlin)?|wna16|(quantized )?w4a16( g128)?)"
+        r"(auto ?round |autoawq )?((awq|gptq)( marlin)?|wna16|(quantized[ .])?w4a16( g128)?)"
         r"( int ?4| 4 ?bit| w4a16| g128)*|int ?4|4 ?bit|auto ?round",
         "int4",
     ),
@@ -34,8 +34,8 @@ def key(name: str, dropped: frozenset[str] = frozenset()) -> str:
 
 
 def loose_key(name: str) -> str:
-    """The same without the words of tuning."""
-    return key(name, _TUNING)
+    """The same without the words of tuning and the dates of releases (2507, 1124)."""
+    return key(re.sub(r"(?<![0-9a-zA-Z])\d{4}(?![0-9a-zA-Z])", " ", name), _TUNING)
 
 
 def without_organisation(name: str) -> str:
