@@ -63,6 +63,7 @@ class LinearSpec:
 
     conv_dim: channels of the short convolution. inner_size: width of the gate and of the output.
     state_size: elements of the recurrent state. state_bytes: of one of those; 0 means the model's own type.
+    projected: width of queries, keys and values together where no convolution runs over them.
     num_groups: Mamba-2's groups of B and C, of group_state channels each; copied beyond one rank each.
     """
 
@@ -73,6 +74,7 @@ class LinearSpec:
     state_bytes: int = 0
     num_groups: int = 0
     group_state: int = 0
+    projected: int = 0
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,8 @@ class ModelSpec:
         """Weights of one linear-attention layer: input and gate projections, output."""
         if self.linear is None:
             return self.attention_parameters
-        return self.hidden_size * (self.linear.conv_dim + 2 * self.linear.inner_size)
+        inputs = self.linear.projected or self.linear.conv_dim
+        return self.hidden_size * (inputs + 2 * self.linear.inner_size)
 
     @property
     def encoder_parameters(self) -> int:

@@ -20,7 +20,8 @@ _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 # Families whose MLP has no gate: up and down alone.
 _UNGATED = ("opt", "phi", "phi-msft", "gpt2", "gpt_bigcode", "gptj", "gpt_neox", "starcoder2", "falcon")
 _UNGATED_TOO = ("bloom", "mpt", "whisper", "nemotron", "nemotron_h", "persimmon")
-_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk", "top_k_experts")
+_CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k")
+_CHOSEN_TOO = ("moe_topk", "top_k_experts")
 _WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim")
 # Rotary scalings whose max_position_embeddings is the stretched length already (`_get_and_verify_max_len`).
 _UNSTRETCHED = ("su", "longrope", "llama3", "default", "mrope", "deepseek_llama_scaling", "dynamic_ntk")
@@ -38,6 +39,7 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     layers = _num_layers(text)
     if text.get("cross_attention_layers"):
         raise KvsimError("model: cross_attention_layers (Llama 3.2 Vision) are not modelled")
+    kinds = layer_types(text, layers)
     hidden = size(text, "hidden_size", "n_embd", "d_model")
     heads = size(text, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = _kv_heads(text) or heads
@@ -46,7 +48,6 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     )
     experts = integer(text, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     moe_size = integer(text, "moe_intermediate_size", "intermediate_size") if experts else 0
-    kinds = layer_types(text, layers)
     family = str(text.get("model_type", ""))
     quantization = read_quantization(config, kinds)
     moe_layers, dense_layers = _mlp_layers(text, layers, experts)
@@ -83,7 +84,7 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         indexed_layers=indexed_layers(text, layers),
         moe_latent_size=integer(text, "moe_latent_size", "routed_expert_hidden_size"),
         num_experts=experts,
-        num_experts_per_tok=integer(text, *_CHOSEN),
+        num_experts_per_tok=integer(text, *_CHOSEN, *_CHOSEN_TOO),
         moe_intermediate_size=moe_size if experts else 0,
         shared_intermediate_size=_shared_size(text, moe_size),
         num_moe_layers=moe_layers,
@@ -313,7 +314,8 @@ def _other_linear(text: Config) -> LinearSpec | None:
         return LinearSpec(3 * inner, integer(kimi, "short_conv_kernel_size") or 4, inner * dim, inner, 4)
     if 0 in listed(text, "attn_type_list"):  # lightning attention: a float32 matrix per head, no convolution
         heads, dim = integer(text, "num_attention_heads"), integer(text, "head_dim")
-        return LinearSpec(0, 1, heads * dim * dim, heads * dim, 4)
+        inner = heads * dim
+        return LinearSpec(0, 1, inner * dim, inner, 4, projected=3 * inner)
     if "conv" in listed(text, "layer_types"):  # LFM2
         width = integer(text, "hidden_size")
         return LinearSpec(width, integer(text, "conv_L_cache") or 3, 0, width)
