@@ -97,7 +97,10 @@ def _tables(model: ModelSpec, setup: MemorySetup) -> float:
     turned = model.qk_rope_head_dim or model.head_dim * model.partial_rotary_factor
     positions = (model.max_position_embeddings or 0) * (4 if model.multimodal_rope else 1)
     levels = model.vision.deepstack_levels if model.vision else 0
-    return 2 * positions * turned + 2 * levels * setup.max_num_batched_tokens * model.hidden_size
+    size = 2
+    if model.is_mla or model.compress_ratios:  # `DeepseekScalingRotaryEmbedding` keeps its table in float32
+        size = 4 * (2 if model.compress_ratios and min(model.compress_ratios) <= 1 else 1)  # one per base
+    return size * positions * turned + 2 * levels * setup.max_num_batched_tokens * model.hidden_size
 
 
 # ---- what the configuration does not tell ----
