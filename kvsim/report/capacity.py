@@ -115,7 +115,7 @@ def bridge(plan: CapacityPlan) -> list[tuple[str, str, str]]:
             (
                 "a full request",
                 f"{plan.blocks_per_request:,}",
-                f"blocks for {plan.max_model_len:,} tokens, the last one padded",
+                f"blocks for {plan.max_model_len:,} tokens{_padded(plan)}",
             ),
             ("tokens", f"{plan.kv_cache_size_tokens:,}", "as vLLM prints them"),
         ]
@@ -245,3 +245,7 @@ def plot_sweep(
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def _padded(plan: CapacityPlan) -> str:
+    return ", the last one padded" if plan.max_model_len % plan.block_size else ""

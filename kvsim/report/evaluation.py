@@ -28,7 +28,9 @@ def print_evaluation(found: Evaluation, out: Console, *, every: bool) -> None:
         )
         for each in found.figures()
     )
-    out.print(table(("Class", ">Rows", ">Tokens median", ">p90", ">GiB median", ">p90", ">In range"), figures))
+    out.print(
+        table(("Class", ">Rows", ">Tokens median", ">p90", ">GiB median", ">p90", ">In range"), figures)
+    )
     if every:
         _print_rows(found, out)
     out.print("\nNot predicted", style="bold")
