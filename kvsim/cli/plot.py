@@ -10,9 +10,7 @@ from kvsim.cli import collector
 from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from kvsim.plots import RunPlots, SweepPlots
+    from kvsim.plots import Figure, RunPlots, SweepPlots
 
 SWEEP = "sweep.json"  # only a sweep's folder has it
 # kind -> the options that bear on it, `--title`, `--dpi` and `-o` apart

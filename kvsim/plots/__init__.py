@@ -16,6 +16,7 @@ __all__ = [
     "RUN_KINDS",
     "SUFFIXES",
     "SWEEP_KINDS",
+    "Figure",
     "RunPlots",
     "SweepPlots",
     "checked_path",

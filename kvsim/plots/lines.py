@@ -141,9 +141,9 @@ def _y_limits(ax: Axes, values: Numbers, metric: Metric) -> None:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if low < 0 or (metric.unit != "%" and low > 0.8 * high > 0):
         margin = 0.12 * (high - low) or 0.1 * abs(high) or 1
-        ax.set_ylim(low - margin, high + 1.5 * margin)
+        ax.set_ylim(low - margin, high + 2 * margin)
     else:
-        ax.set_ylim(0, 1.13 * high or 1)
+        ax.set_ylim(0, 1.2 * high or 1)
     style.few_ticks(ax, "y", 6)
     style.separate_thousands(ax, "y")
 

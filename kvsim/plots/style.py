@@ -186,14 +186,19 @@ def _above(ax: Axes, text: str, points: float, look: dict[str, Any]) -> None:
 
 
 def key_below(
-    figure: Figure, ax: Axes, handles: Sequence[Any], labels: Sequence[str], columns: int = 1
+    figure: Figure,
+    ax: Axes,
+    handles: Sequence[Any],
+    labels: Sequence[str],
+    columns: int = 1,
+    handlelength: float = 1.6,
 ) -> None:
     """A legend under the axes: in a picture of ours at its lower edge, else below the user's axes."""
     look: dict[str, Any] = {
         "handles": list(handles),
         "labels": list(labels),
         "ncols": columns,
-        "handlelength": 1.6,
+        "handlelength": handlelength,
         "labelspacing": 0.35,
         "columnspacing": 1.4,
     }
