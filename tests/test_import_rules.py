@@ -70,7 +70,7 @@ def violations(path: Path) -> Iterator[str]:
             yield f"{where} imports {name}, which only {', '.join(HOMES[first])} may"
         elif first == "kvsim" and rest and unit != "__init__":
             target = rest[0]
-            upward = (str(relative), target) in UPWARD
+            upward = (relative.as_posix(), target) in UPWARD
             if target not in LEAF_MODULES | {unit} | allowed(unit) and not upward:
                 yield f"{where} imports {name}, which {unit} may not know"
 

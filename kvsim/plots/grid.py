@@ -80,7 +80,8 @@ class SweepTable:
 
     def values(self, metric: Metric) -> NDArray[np.float64]:
         """In the metric's unit; NaN where a point failed or has no such figure."""
-        column = pd.to_numeric(self.frame[metric.column], errors="coerce").to_numpy(np.float64)
+        numbers = pd.to_numeric(self.frame[metric.column], errors="coerce")
+        column = numbers.to_numpy(np.float64, na_value=np.nan)
         return np.where(self.failed | ~np.isfinite(column), np.nan, column * metric.factor)
 
     def any_value(self, metric: Metric, kind: str) -> NDArray[np.float64]:

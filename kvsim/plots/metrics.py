@@ -17,6 +17,13 @@ SHORT = {
     "goodput": "request_goodput",
     "preemptions": "num_preemptions",
     "tokens_per_second": "generation_tokens_per_second",
+    "throughput": "generation_tokens_per_second",
+    "queue": "request_queue_time_seconds",
+    "running": "num_requests_running",
+    "waiting": "num_requests_waiting",
+    "evictions": "blocks_evicted",
+    "slo_share": "slo_all_share",
+    "finished": "finished_share",
 }
 _SHOWN = {
     "time_to_first_token_seconds": "TTFT",
@@ -81,7 +88,7 @@ def described(column: str) -> Metric:
     """A column of a sweep's table as an axis shows it."""
     flat = _flat(column)
     figure = _FIGURES.search(flat)
-    base = flat[: figure.start()] if figure else flat
+    base = (flat[: figure.start()] if figure else flat).removeprefix("capacity_")
     label = _SHOWN.get(base, base.replace("_", " "))
     if figure:
         label = f"{label} {figure[1]}"

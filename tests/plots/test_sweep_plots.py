@@ -54,7 +54,7 @@ def test_figures_have_short_names(name, column, frame):
         (TOKENS, "generated tokens, tokens/s", False),
         ("vllm:kv_cache_usage_perc.mean", "KV cache usage mean, %", False),
         ("vllm:num_preemptions", "preemptions", True),
-        ("capacity.kv_cache_bytes", "capacity.kv cache bytes, GiB".replace(".", " "), False),
+        ("capacity.kv_cache_bytes", "kv cache bytes, GiB", False),
         ("request_goodput", "goodput, requests/s", False),
         ("num_recomputed_tokens", "num recomputed tokens, tokens", True),
     ],
@@ -169,6 +169,14 @@ def test_a_missing_point_is_blank(frame):
     cells = np.ma.filled(axes_of(figure)[0].collections[0].get_array(), np.nan)
     assert np.isnan(cells[[1, 2], [1, 1]]).all()
     assert says(figure, "blank: no value")
+
+
+def test_whole_numbers_that_are_missing_are_blank(frame):
+    frame["blocks_evicted"] = pd.array([None, 1, 2, None, 4, 5, 6, 7, 8], dtype="Int64")
+    ax = axes_of(plots(frame).heatmap("gpu_memory_utilization", "block_size", "evictions"))[0]
+    cells = np.ma.filled(ax.collections[0].get_array(), np.nan)
+    assert np.isnan(cells[0, 1])
+    assert cells[2, 2] == 8
 
 
 def test_a_third_key_makes_panels(frame):
