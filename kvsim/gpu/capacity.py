@@ -11,11 +11,12 @@ from kvsim.gpu import catalog
 from kvsim.gpu.layers import pipeline_stages
 from kvsim.gpu.layout import CacheLayout, cache_layout, kv_cache_layers
 from kvsim.gpu.memory import KVCacheOptions, plan_kv_cache
+from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import ModelSpec
-from kvsim.gpu.prediction import MemoryPrediction, MemorySetup, predict_memory
+from kvsim.gpu.prediction import MemoryPrediction, predict_memory
 from kvsim.gpu.quantization import served_as
 from kvsim.gpu.refusals import GIB, KVCacheTooSmallError, check_available, format_gib, too_long
-from kvsim.gpu.releases import Release, default_batched_tokens, default_num_seqs, release
+from kvsim.gpu.releases import Release, batch_limits, release
 from kvsim.gpu.startup import request_memory
 
 _KEYS = "--gpu-memory-utilization"
@@ -177,8 +178,14 @@ def _question(
     if not length:
         raise KvsimError("max_model_len: missing; give tokens, the model's own maximum is not known")
     limit = length if length > 0 else spec.max_position_embeddings or 1 << 20
-    batched = flags.get("max_num_batched_tokens") or default_batched_tokens(
-        of, total, name, max_model_len=limit
+    batched, seqs = batch_limits(
+        of,
+        total,
+        name,
+        spec,
+        max_model_len=limit,
+        max_num_seqs=_positive(flags, "max_num_seqs"),
+        max_num_batched_tokens=flags.get("max_num_batched_tokens"),
     )
     options = KVCacheOptions(
         **{f.name: flags[f.name] for f in fields(KVCacheOptions) if f.name in flags}
@@ -191,7 +198,7 @@ def _question(
         gpu_name=name,
         gpu_memory_utilization=flags.get("gpu_memory_utilization") or of.default_utilization,
         max_model_len=limit,
-        max_num_seqs=_positive(flags, "max_num_seqs") or default_num_seqs(of, total, name),
+        max_num_seqs=seqs,
         max_num_batched_tokens=batched,
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvsim.gpu.start_logs import Arithmetic, LogRow, Scored, check_arithmetic, read_rows, score
+from kvsim.gpu.start_logs import GIB, Arithmetic, LogRow, Scored, check_arithmetic, read_rows, score
 
 _LAPTOP_GIB = 6.0  # cards below are shown apart: a fixed share of a GiB is most of what they have left
 
 
 @dataclass(frozen=True)
 class ErrorFigures:
-    """Absolute errors of some rows: relative in tokens, GiB in available memory."""
+    """Absolute errors of some rows: relative in tokens, GiB in available memory.
+
+    within: rows whose printed memory lies in the range that the prediction states.
+    """
 
     name: str
     count: int
@@ -19,6 +22,7 @@ class ErrorFigures:
     tokens_p90: float
     gib_median: float
     gib_p90: float
+    within: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def _figures(name: str, found: Sequence[Scored]) -> ErrorFigures:
         _percentile(tokens, 0.9),
         _percentile(gib, 0.5),
         _percentile(gib, 0.9),
+        sum(abs(each.gib_error) * GIB <= each.prediction.error for each in found),
     )
 
 

@@ -21,9 +21,10 @@ from kvsim.gpu import catalog
 from kvsim.gpu.kv_cache_spec import cdiv
 from kvsim.gpu.layout import CacheLayout, MambaMode, cache_layout
 from kvsim.gpu.memory import KVCacheOptions
+from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import ModelSpec
-from kvsim.gpu.prediction import MemoryPrediction, MemorySetup, predict_memory
-from kvsim.gpu.releases import Release, default_batched_tokens, default_num_seqs, release
+from kvsim.gpu.prediction import MemoryPrediction, predict_memory
+from kvsim.gpu.releases import Release, batch_limits, release
 
 GIB = 1 << 30
 _CPU_SWAP_BYTES = 4 * GIB  # V0's default --swap-space
@@ -403,9 +404,14 @@ def row_setup(row: LogRow, model: ModelSpec, total: int) -> MemorySetup:
     """The flags of a row, with the release's defaults where it states none."""
     of, gpu = row.release, row["gpu"]
     length = row.whole("max_model_len") or model.max_position_embeddings or 4096
-    seqs = row.whole("max_num_seqs") or default_num_seqs(of, total, gpu)
-    batched = row.whole("max_num_batched_tokens") or default_batched_tokens(
-        of, total, gpu, max_model_len=length
+    batched, seqs = batch_limits(
+        of,
+        total,
+        gpu,
+        model,
+        max_model_len=length,
+        max_num_seqs=row.whole("max_num_seqs") or None,
+        max_num_batched_tokens=row.whole("max_num_batched_tokens") or None,
     )
     return MemorySetup(
         total_bytes=total,
