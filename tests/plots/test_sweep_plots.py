@@ -92,12 +92,12 @@ def test_a_line_for_each_value_of_the_other_key(frame):
         np.testing.assert_allclose(lines[str(size)].get_ydata(), 100 * rows[HIT_RATE])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("gpu_memory_utilization, 0..1", "prefix cache hit rate, %")
     assert list(lines["failed"].get_xdata()) == [0.4]
-    assert says(figure, "highest: 88.4%")
+    assert says(figure, "ringed, highest: 88.4% at gpu_memory_utilization 0.9, block_size 16")
     assert says(figure, "9 points, 3 failed")
 
 
 def test_the_lowest_latency_is_the_best(frame):
-    assert says(plots(frame).lines("block_size", "e2e_p99"), "lowest: 5,660 ms")
+    assert says(plots(frame).lines("block_size", "e2e_p99"), "ringed, lowest: 5,660 ms")
 
 
 def test_many_lines_are_told_apart_by_a_colour_scale():
