@@ -138,7 +138,8 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
         row = best[i]
         text = ", ".join(written(table.frame[key].iloc[row]) for key in keys)
         text = style.shorten(text, 30)
-        right = places[i][0] - ax.bbox.x0 * 72 / figure.dpi < 4.2 * len(text)
+        share = ax.transAxes.inverted().transform(ax.transData.transform((x[row], y[row])))[0]
+        right = share * 60 * style.WIDTH < 4.2 * len(text) + 8  # no room to the left
         ax.annotate(
             text,
             (x[row], y[row]),

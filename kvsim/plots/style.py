@@ -154,7 +154,7 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
 
 
-def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 92, *, lift: int = 0) -> None:
+def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 84, *, lift: int = 0) -> None:
     """What is shown, in bold, and of what, below it; from the left edge of the axes on.
 
     No layout counts the words, which may be wider than the axes; the axes' own title, of empty lines,

@@ -67,7 +67,7 @@ def test_every_figure_has_a_unit_and_a_good_direction(column, axis, low_is_good)
 @pytest.mark.parametrize(
     ("draw", "says"),
     [
-        (lambda plot: plot.lines(y="hit_rte"), f"nearest: {HIT_RATE}"),
+        (lambda plot: plot.lines(y="hit_rte"), "nearest: hit_rate"),
         (lambda plot: plot.lines(x="blok_size"), f"nearest: {BLOCK_SIZE}"),
         (lambda plot: plot.heatmap(x="block_size", y="block_size"), "wants two swept keys"),
         (lambda plot: plot.heatmap(value="zzz"), "'zzz' is not in the table"),
