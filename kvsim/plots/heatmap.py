@@ -75,7 +75,8 @@ def draw_heatmap(
                 text = f"{by.rsplit('.', 1)[-1]} {written(panel)}" if by else ""
                 each.set_title(text, loc="right", fontsize=style.SMALL, pad=5)
         if metric and len(np.unique(amounts[np.isfinite(amounts)])) > 1:
-            bar = figure.colorbar(scale, ax=all_axes[: len(panels)], pad=0.02, aspect=25)
+            beside: Any = all_axes[: len(panels)] if len(panels) > 1 else all_axes[0]
+            bar = figure.colorbar(scale, ax=beside, pad=0.02, aspect=25)
             bar.set_label(metric.axis, fontsize=style.SIZE)
             bar.ax.tick_params(labelsize=style.SMALL)
             bar.outline.set_linewidth(0.5)  # type: ignore[operator]

@@ -49,6 +49,17 @@ def test_axes_of_the_user_are_drawn_on():
     assert ax.get_xlabel() == "gpu_memory_utilization, 0..1"
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_layout_of_the_user_holds():
+    figure = Figure(figsize=(9, 4))
+    left, right = figure.subplots(1, 2)
+    heatmap(ax=left)
+    heatmap(ax=right)
+    figure.tight_layout()  # a warning would fail the test
+    boxes = [ax.get_window_extent() for ax in figure.axes]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
 def test_a_notebook_shows_the_picture():
     assert heatmap()._repr_png_().startswith(b"\x89PNG")
 
