@@ -132,6 +132,10 @@ def plot(
     replica: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="timeseries, cdf: only this replica.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="blocks, reuse_gap: where the run's trace lies, if it was moved."),
+    ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="In place of the usual title.")] = None,
     dpi: Annotated[int, typer.Option(metavar="N", min=30, max=1200, help="Pixels an inch.")] = 150,
 ) -> None:
@@ -142,7 +146,7 @@ def plot(
     """
     from kvsim.cli.plot import PlotOptions, plot_command
 
-    plot_command(folder, kind, output, PlotOptions(x, y, by, metric, window, replica, title), dpi)
+    plot_command(folder, kind, output, PlotOptions(x, y, by, metric, window, replica, trace, title), dpi)
 
 
 @app.command()

@@ -17,8 +17,8 @@ SWEEP = "sweep.json"  # only a sweep's folder has it
 OPTIONS = {
     "memory": (),
     "timeseries": ("metric", "window", "replica"),
-    "cdf": ("metric", "replica"),
-    "blocks": ("window",),
+    "cdf": ("metric", "replica", "trace"),
+    "blocks": ("window", "trace"),
     "lines": ("x", "y", "by", "metric"),
     "heatmap": ("x", "y", "by", "metric"),
     "pareto": ("x", "y", "by"),
@@ -35,6 +35,7 @@ class PlotOptions:
     metric: str | None = None
     window: str | None = None
     replica: int | None = None
+    trace: Path | None = None
     title: str | None = None
 
 
@@ -66,7 +67,7 @@ def _of_run(plot: "RunPlots", kind: str, options: PlotOptions) -> "Figure":
         "memory": lambda plot, asked: plot.memory(title=asked.title),
         "timeseries": _timeseries,
         "cdf": _cdf,
-        "blocks": lambda plot, asked: plot.blocks(_steps(asked.window), title=asked.title),
+        "blocks": lambda plot, asked: plot.blocks(_steps(asked.window), trace=asked.trace, title=asked.title),
     }
     return drawing[kind](plot, options)
 
@@ -79,7 +80,7 @@ def _timeseries(plot: "RunPlots", asked: PlotOptions) -> "Figure":
 def _cdf(plot: "RunPlots", asked: PlotOptions) -> "Figure":
     kinds = _names(asked.metric)
     given: dict[str, Any] = {"kind": kinds} if kinds else {}
-    return plot.cdf(**given, replica=asked.replica, title=asked.title)
+    return plot.cdf(**given, replica=asked.replica, trace=asked.trace, title=asked.title)
 
 
 def _names(text: str | None) -> list[str] | None:

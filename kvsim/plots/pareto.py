@@ -115,7 +115,7 @@ def _limits(ax: Axes, x: Numbers, y: Numbers) -> None:
     xs, ys = x[both], y[both]
     if len(xs) and xs.min() > 0 and xs.max() / xs.min() > 30:
         ax.set_xscale("log")
-        ax.set_xlim(xs.min() / 1.4, xs.max() * 2.2)
+        ax.set_xlim(xs.min() / 2.5, xs.max() * 1.6)
     else:
         ax.set_xlim(0, 1.18 * float(xs.max()) if len(xs) and xs.max() > 0 else 1)
     ax.set_ylim(0, 1.16 * float(ys.max()) if len(ys) and ys.max() > 0 else 1)

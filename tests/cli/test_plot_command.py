@@ -125,3 +125,21 @@ def test_a_picture_is_made_without_pyplot(folder, tmp_path):
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_a_trace_is_looked_for_where_the_option_says(plot, folder, tmp_path):
+    row = '{"timestamp": %d, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}'
+    (tmp_path / "rows.jsonl").write_text("\n".join(row % time for time in (0, 100)))
+    (tmp_path / "replay.yaml").write_text(
+        "name: replay\nmodel: Qwen/Qwen3-VL-2B-Instruct\ngpu: rtx-4090\n"
+        "engine: {num_gpu_blocks_override: 100}\nworkload: {type: trace, path: rows.jsonl}\n"
+    )
+    kvsim.load_scenario(tmp_path / "replay.yaml").run().save(folder / "replay")
+    (tmp_path / "rows.jsonl").rename(tmp_path / "moved.jsonl")
+    assert plot("replay", "memory")[0] == 0
+    code, _, err = plot("replay", "blocks")
+    assert code == 2
+    assert "workload.path" in err
+    assert "--trace" in err
+    assert "tmp" not in err
+    assert plot("replay", "blocks", "--trace", "moved.jsonl") == (0, "replay-blocks.png\n", "")
