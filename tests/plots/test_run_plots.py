@@ -293,3 +293,11 @@ def test_a_run_of_one_request(tmp_path):
     assert says(one.plot.timeseries(), "no preemption")
     with pytest.raises(KvsimError, match="no cached block was evicted"):
         one.plot.cdf("block_age")
+
+
+def test_models_with_several_groups_have_no_reuse_gap(result):
+    two = result.events.assign(
+        group_id=pd.array([0, 1] * len(result.events), dtype="Int32")[: len(result.events)]
+    )
+    with pytest.raises(KvsimError, match="one KV cache group; this one has several"):
+        reuse_gaps(two, result.plot._scenario(), 16)
