@@ -102,7 +102,7 @@ def plot(
         str,
         typer.Argument(
             metavar="KIND",
-            help="Of a run: memory, timeseries, cdf, blocks. Of a sweep: lines, heatmap, pareto.",
+            help="Of a run: memory, timeseries, cdf, blocks. Of a sweep: lines, heatmap, pareto, effects.",
             show_default=False,
         ),
     ],
@@ -124,8 +124,8 @@ def plot(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="heatmap, lines: a figure of the summary, such as hit_rate or ttft_p99. cdf: ttft, tpot, "
-            "e2e, queue_time, block_age, reuse_gap. timeseries: running, waiting, kv_usage, hit_rate, "
+            help="heatmap, lines, effects: a figure of the summary, such as hit_rate or ttft_p99. cdf: ttft, "
+            "tpot, e2e, queue_time, block_age, reuse_gap. timeseries: running, waiting, kv_usage, hit_rate, "
             "preemptions, tokens. Of a run several with commas.",
         ),
     ] = None,

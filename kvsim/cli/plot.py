@@ -22,6 +22,7 @@ OPTIONS = {
     "lines": ("x", "y", "by", "metric"),
     "heatmap": ("x", "y", "by", "metric"),
     "pareto": ("x", "y", "by"),
+    "effects": ("metric",),
 }
 
 
@@ -117,6 +118,8 @@ def _of_sweep(folder: Path, kind: str, options: PlotOptions) -> "Figure":
     keys: dict[str, Any] = {"x": options.x, "y": options.y, "by": options.by, "title": options.title}
     if kind == "heatmap":
         return plot.heatmap(value=options.metric, **keys)
+    if kind == "effects":
+        return plot.effects(options.metric, title=options.title)
     if kind == "pareto":
         return plot.pareto(**keys)
     if options.y is not None and options.metric is not None:

@@ -223,7 +223,9 @@ def tail_waste(plan: CapacityPlan) -> float:
 def plot_sweep(
     names: Sequence[str], rows: Sequence[tuple[Sequence[Any], CapacityPlan | str]], path: Path
 ) -> None:
-    """Tokens against the first swept flag, a line for each setting of the others; a PNG, SVG or PDF.
+    """Tokens against the first swept flag, a line for each setting of the second; a PNG, SVG or PDF.
+
+    Three flags and more: what moves the tokens most, a bar for each.
 
     Settings that vLLM refuses are marked. Raises KvsimError for a path that no picture can be written to,
     and where every setting is refused.
@@ -237,8 +239,13 @@ def plot_sweep(
         for values, plan in rows
     ]
     plans = [plan for _, plan in rows if not isinstance(plan, str)]
-    of = f"{plans[0].model} on {plans[0].gpu}, vLLM {plans[0].vllm_version}" if plans else ""
-    save(SweepPlots(pd.DataFrame(table), names, of).lines(names[0], TOKENS), path)
+    of = ""
+    if plans:
+        models = "several models" if "model" in names else plans[0].model
+        of = f"{models} on {plans[0].gpu}, vLLM {plans[0].vllm_version}"
+    plots = SweepPlots(pd.DataFrame(table), names, of)
+    several = sum(len(set(values)) > 1 for values in zip(*(values for values, _ in rows), strict=True)) > 2
+    save(plots.effects(TOKENS) if several else plots.lines(names[0], TOKENS), path)
 
 
 TOKENS = "kv_cache_size_tokens"

@@ -9,6 +9,7 @@ from plotted import BLOCK_SIZE, E2E, HIT_RATE, TOKENS, UTILIZATION, axes_of, say
 
 from kvsim.errors import KvsimError
 from kvsim.plots import SweepPlots
+from kvsim.plots.effects import effects
 from kvsim.plots.grid import SweepTable
 from kvsim.plots.metrics import described, find_column
 from kvsim.plots.pareto import frontier, gpus_of
@@ -223,3 +224,36 @@ def test_points_are_throughput_per_gpu_against_latency(frame):
     np.testing.assert_allclose(points[np.lexsort(points.T)], wanted[np.lexsort(wanted.T)])
     assert ax.get_ylabel() == "generated tokens, tokens/s per GPU"
     assert says(figure, "0.9, 16, 1")
+
+
+# ---- effects
+
+
+def test_effects_are_means_over_settings_that_are_complete():
+    frame = pd.DataFrame(
+        [
+            {"a": 1, "b": "x", "tokens_made": 10.0, "error": None},
+            {"a": 2, "b": "x", "tokens_made": 30.0, "error": None},
+            {"a": 1, "b": "y", "tokens_made": 11.0, "error": None},
+            {"a": 2, "b": "y", "tokens_made": 33.0, "error": None},
+            {"a": 1, "b": "z", "tokens_made": 99.0, "error": None},
+            {"a": 2, "b": "z", "tokens_made": None, "error": "refused"},
+        ]
+    )
+    table = SweepTable(frame, ["a", "b"])
+    large, small = effects(table, table.values(described("tokens_made")))
+    assert (large.key, large.values, list(large.means)) == ("b", ("x", "y", "z"), [10.0, 11.0, 99.0])
+    assert (small.key, list(small.means)) == ("a", [10.5, 31.5])
+
+
+def test_effects_draw_the_largest_first(frame):
+    ax, *_ = axes_of(plots(frame).effects("hit_rate"))
+    names = [label.get_text().split("\n")[0] for label in ax.get_yticklabels()]
+    bars = [line.get_xdata() for line in ax.get_lines() if line.get_linewidth() == 7]
+    assert sorted(names) == ["block_size", "gpu_memory_utilization"]
+    assert np.ptp(bars[0]) >= np.ptp(bars[1])
+
+
+def test_effects_want_two_keys(frame):
+    with pytest.raises(KvsimError, match="effects: wants two swept keys"):
+        plots(frame[frame[BLOCK_SIZE] == frame[BLOCK_SIZE].iloc[0]]).effects()
