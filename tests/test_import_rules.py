@@ -26,8 +26,8 @@ BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
 BELOW["report"] = BELOW["sweep"] | {"sweep"}
 BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify"}
 
-# Methods that hand over, when they are called, to a package that stands above.
-UPWARD = {("scenario/schema.py", "sweep")}
+# A result offers its pictures, a scenario its sweeps; both are loaded when they are asked for.
+UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
 
 # library -> files that may import it, as patterns below the package
 HOMES = {
@@ -35,10 +35,10 @@ HOMES = {
     "torch": ("gpu/measure*",),
     "typer": ("cli/*",),
     "rich": ("cli/*", "report/*", "sweep/progress*"),
-    "matplotlib": ("report/*",),
+    "matplotlib": ("plots/*",),
     "pydantic": ("scenario/*",),
     "ruamel": ("scenario/*",),
-    "pandas": ("results/*", "report/*", "sweep/*"),
+    "pandas": ("results/*", "plots/*", "report/*", "sweep/*"),
     "pyarrow": ("results/*", "sweep/*"),
     "loky": ("sweep/*",),
     "ray": ("sweep/*",),
@@ -106,6 +106,6 @@ def test_importing_kvsim_is_light() -> None:
     import subprocess
     import sys
 
-    code = "import sys, kvsim.cli.main; print({'numba', 'pandas', 'simpy'} & set(sys.modules))"
+    code = "import sys, kvsim.cli.main; print({'matplotlib', 'numba', 'pandas', 'simpy'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

@@ -7,8 +7,8 @@ from typing import Any
 from kvsim.cli import collector
 from kvsim.cli.interrupts import interrupts
 from kvsim.compiled import COMPILING
-from kvsim.report.capacity import console
 from kvsim.report.sweep import print_sweep_result
+from kvsim.report.tables import console
 from kvsim.scenario import read_template
 from kvsim.sweep.asked import asked
 from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvsim.gpu.start_logs import Arithmetic, LogRow, Scored, check_arithmetic, read_rows, score
+from kvsim.gpu.start_logs import GIB, Arithmetic, LogRow, Scored, check_arithmetic, read_rows, score
 
 _LAPTOP_GIB = 6.0  # cards below are shown apart: a fixed share of a GiB is most of what they have left
 
 
 @dataclass(frozen=True)
 class ErrorFigures:
-    """Absolute errors of some rows: relative in tokens, GiB in available memory."""
+    """Absolute errors of some rows: relative in tokens, GiB in available memory.
+
+    within: rows whose printed memory lies in the range that the prediction states.
+    """
 
     name: str
     count: int
@@ -19,6 +22,7 @@ class ErrorFigures:
     tokens_p90: float
     gib_median: float
     gib_p90: float
+    within: int
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,17 @@ class Evaluation:
     def figures(self) -> list[ErrorFigures]:
         """Overall, by number of GPUs, and by class of architecture."""
         small = [row for row, _ in self.scored if (row.number("total_gib") or _LAPTOP_GIB) < _LAPTOP_GIB]
-        main = [(row, found) for row, found in self.scored if row not in small]
+        foreign = [row for row, _ in self.scored if row["engine"].lower() not in ("", "v0", "v1")]
+        main = [(row, found) for row, found in self.scored if row not in small and row not in foreign]
         parts = {
             "single GPU": [f for row, f in main if row.tp == 1],
             "tensor parallel": [f for row, f in main if row.tp > 1],
         }
         for kind in dict.fromkeys(row["arch_class"] or "unknown" for row, _ in main):
             parts[kind] = [f for row, f in main if (row["arch_class"] or "unknown") == kind]
-        parts["all but laptops"] = [found for _, found in main]
+        parts["all of these"] = [found for _, found in main]
         parts[f"laptops (< {_LAPTOP_GIB:g} GiB)"] = [f for row, f in self.scored if row in small]
+        parts["engines that are not vLLM"] = [found for row, found in self.scored if row in foreign]
         return [_figures(name, found) for name, found in parts.items() if found]
 
     def total_line(self) -> str:
@@ -99,6 +105,7 @@ def _figures(name: str, found: Sequence[Scored]) -> ErrorFigures:
         _percentile(tokens, 0.9),
         _percentile(gib, 0.5),
         _percentile(gib, 0.9),
+        sum(abs(each.gib_error) * GIB <= each.prediction.error for each in found),
     )
 
 

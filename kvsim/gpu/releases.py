@@ -8,9 +8,17 @@ import re
 from dataclasses import dataclass, replace
 
 from kvsim.errors import KvsimError
+from kvsim.gpu.model import ModelSpec
 from kvsim.rules import VllmRules, rules_for
 
 _OLDEST, _NEWEST = 2, 33
+_V0_MULTIMODAL_TOKENS = 5120  # `_MULTIMODAL_MODEL_MAX_NUM_BATCHED_TOKENS`
+_V2_DENSE_FAMILIES = {
+    22: ("qwen3-",),
+    23: ("qwen3-", "llama", "mistral"),
+    24: ("qwen3-", "llama", "mistral"),
+}
+_V2_MOE_FAMILIES = ("deepseek-v2", "qwen1.5-moe", "qwen2-57b", "granite-3.0-1b-a", "granite-3.0-3b-a")
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,38 @@ class Release:
         """The budget is measured on the device, persistent buffers included (0.27 and later)."""
         return self.minor >= 27
 
+    def runs_v2(self, model: ModelSpec) -> bool:
+        """Whether Model Runner V2 is the default for a model (`VllmConfig.use_v2_model_runner`).
+
+        0.22 and 0.23: a few families of dense models in 16 bits; 0.24: some of MoE models too; from 0.25
+        dense models, from 0.29 all.
+        """
+        if self.minor >= 29:
+            return True
+        moe, hybrid = model.num_experts > 0, "linear" in model.layer_types
+        if self.minor >= 25:
+            return not hybrid and (not moe or _is_one_of(model, _V2_MOE_FAMILIES))
+        if self.minor == 24 and _is_one_of(model, _V2_MOE_FAMILIES):
+            return True
+        dense = not (moe or hybrid or model.vision) and (self.minor == 24 or model.quantization is None)
+        return dense and _is_one_of(model, _V2_DENSE_FAMILIES.get(self.minor, ()))
+
     @property
     def rules(self) -> VllmRules:
-        """The capacity rules of that release."""
+        """The capacity rules of that release.
+
+        The patches beside the two releases known in full are those of the wheels 0.13.0 to 0.30.0; 0.29,
+        of which there was none, counts as 0.30.
+        """
         newer = self.minor >= 21
         return replace(
             rules_for("0.33" if newer else "0.16"),
+            null_block_held_back=self.minor >= 29,
+            window_cap_counts_in_flight=self.minor >= 26,
+            pads_unequal_pages=self.minor >= 26,
+            group_size_ratio=1.5 if self.minor >= 18 else 1.25,
+            fit_check_first_group_only=14 <= self.minor <= 19,
+            largest_batch_tier=self.minor >= 28,
             printed_size_from_concurrency=self.prints_concurrency_times_length,
             cuda_graph_memory_counted=self.counts_cuda_graphs,
             default_gpu_memory_utilization=self.default_utilization,
@@ -80,21 +114,34 @@ def release(version: str, engine: str = "") -> Release:
     return Release(minor, patch, v0 or (not engine and minor < 8))
 
 
-def default_batched_tokens(release: Release, memory_bytes: int, gpu_name: str, *, max_model_len: int) -> int:
-    """`max_num_batched_tokens` of an API server when the flag is absent (`engine/arg_utils.py`)."""
+def batch_limits(
+    release: Release,
+    memory_bytes: int,
+    gpu_name: str,
+    model: ModelSpec,
+    *,
+    max_model_len: int,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs), an API server's defaults where None (`engine/arg_utils.py`)."""
+    tokens, seqs = _defaults(release, memory_bytes, gpu_name, model, max_model_len)
+    seqs = max_num_seqs or seqs
+    if max_num_batched_tokens is None and release.minor >= 9 and not release.v0:
+        tokens = min(tokens, seqs * max_model_len)
+    tokens = max_num_batched_tokens or tokens
+    return tokens, max_num_seqs or min(seqs, tokens)
+
+
+def _defaults(
+    release: Release, memory_bytes: int, gpu_name: str, model: ModelSpec, max_model_len: int
+) -> tuple[int, int]:
     if release.v0:  # without chunked prefill a prompt must fit one batch
-        return 2048 if max_model_len > 32768 else max(2048, max_model_len)
+        tokens = 2048 if max_model_len > 32768 else max(2048, max_model_len)
+        return max(tokens, _V0_MULTIMODAL_TOKENS) if model.vision else tokens, 256
     if _is_huge(release, memory_bytes):
-        return 16384
-    return 8192 if _is_large(release, memory_bytes, gpu_name) else 2048
-
-
-def default_num_seqs(release: Release, memory_bytes: int, gpu_name: str) -> int:
-    """`max_num_seqs` when the flag is absent."""
-    if release.v0:
-        return 256
-    large = _is_huge(release, memory_bytes) or _is_large(release, memory_bytes, gpu_name)
-    return 1024 if large else 256
+        return 16384, 1024
+    return (8192, 1024) if _is_large(release, memory_bytes, gpu_name) else (2048, 256)
 
 
 def _is_huge(release: Release, memory_bytes: int) -> bool:
@@ -103,4 +150,9 @@ def _is_huge(release: Release, memory_bytes: int) -> bool:
 
 def _is_large(release: Release, memory_bytes: int, gpu_name: str) -> bool:
     name = gpu_name.lower()
-    return release.minor >= 9 and memory_bytes >= 70 << 30 and "a100" not in name and "gb10" not in name
+    slow = release.minor >= 9 and "a100" in name  # large batches were found slower there
+    return release.minor >= 8 and memory_bytes >= 70 << 30 and not slow
+
+
+def _is_one_of(model: ModelSpec, families: tuple[str, ...]) -> bool:
+    return any(family in model.name.lower() for family in families)

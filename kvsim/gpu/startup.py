@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
+from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import ModelSpec
-from kvsim.gpu.prediction import MemoryPrediction, MemorySetup, predict_memory
+from kvsim.gpu.prediction import MemoryPrediction, predict_memory
 from kvsim.gpu.refusals import KVCacheTooSmallError, check_available, format_gib
-from kvsim.gpu.releases import default_batched_tokens, default_num_seqs, release
+from kvsim.gpu.releases import batch_limits, release
 from kvsim.rules import VllmRules
 
 
@@ -112,8 +113,14 @@ def estimate_available(
     """
     of = release(rules.version)
     length = max_model_len if max_model_len and max_model_len > 0 else model.max_position_embeddings or 4096
-    batched = max_num_batched_tokens or default_batched_tokens(
-        of, gpu.memory_bytes, gpu.name, max_model_len=length
+    batched, seqs = batch_limits(
+        of,
+        gpu.memory_bytes,
+        gpu.name,
+        model,
+        max_model_len=length,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
     )
     setup = MemorySetup(
         total_bytes=gpu.memory_bytes,
@@ -122,7 +129,7 @@ def estimate_available(
             gpu_memory_utilization or rules.default_gpu_memory_utilization
         ),
         max_model_len=length,
-        max_num_seqs=max_num_seqs or default_num_seqs(of, gpu.memory_bytes, gpu.name),
+        max_num_seqs=seqs,
         max_num_batched_tokens=batched,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,

@@ -5,8 +5,10 @@ import pytest
 import kvsim
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.prediction import MemorySetup, activation_peaks, image_tokens, weight_bytes
-from kvsim.gpu.releases import release
+from kvsim.gpu.activations import activation_peaks, image_tokens
+from kvsim.gpu.memory_setup import MemorySetup
+from kvsim.gpu.prediction import weight_bytes
+from kvsim.gpu.releases import batch_limits, release
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -81,7 +83,7 @@ def setup(**changes):
     ],
 )
 def test_weights_are_those_that_logs_print(model, tp, gib):
-    predicted = weight_bytes(catalog.model(model), setup(tensor_parallel_size=tp)) / GIB
+    predicted = weight_bytes(catalog.model(model), setup(tensor_parallel_size=tp, gpu_name="H100 SXM")) / GIB
     assert predicted == pytest.approx(gib, rel=0.01)
 
 
@@ -144,3 +146,64 @@ def test_versions_that_are_not(text):
         return
     with pytest.raises(KvsimError, match="vllm_version"):
         release(text)
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "v2"),
+    [
+        ("0.21", "Qwen3-8B", False),
+        ("0.22", "Qwen3-8B", True),
+        ("0.22", "Qwen3-8B-AWQ", False),
+        ("0.22", "Llama-3.1-8B", False),
+        ("0.23", "Llama-3.1-8B", True),
+        ("0.24", "Qwen3-8B-AWQ", True),
+        ("0.24", "Qwen2.5-1.5B-Instruct", False),
+        ("0.25", "Qwen2.5-1.5B-Instruct", True),
+        ("0.25", "Qwen3-30B-A3B", False),
+        ("0.28", "Qwen/Qwen3.5-27B", False),
+        ("0.29", "Qwen3-30B-A3B", True),
+        ("0.33", "Qwen/Qwen3.5-27B", True),
+    ],
+)
+def test_which_models_run_model_runner_v2(version, model, v2):
+    assert release(version).runs_v2(catalog.model(model)) == v2
+
+
+def sampler(version, model="Llama-3.1-8B", **changes):
+    """Bytes per row and vocabulary entry at the sampler's peak."""
+    settled, spec = setup(max_num_batched_tokens=256, **changes), catalog.model(model)
+    rows = min(settled.max_num_seqs, settled.max_num_batched_tokens)
+    peak = activation_peaks(spec, release(version), settled)["sampler"]
+    return (peak - 2 * spec.hidden_size * 256) / (rows * spec.vocab_size)
+
+
+def test_the_sampler_sorted_until_0_16_and_v2_hardly_allocates():
+    assert [sampler(v) for v in ("0.7", "0.16", "0.21", "0.23", "0.26", "0.28")] == [36, 34, 14, 6, 6, 2]
+    assert sampler("0.19") == 14 + 4 * 128 / 256  # and the kernel's table
+    assert sampler("0.19", max_num_seqs=4) == 34  # a few rows are sorted as before
+
+
+def test_v0_profiled_one_request_for_each_picture():
+    model = catalog.model("Qwen/Qwen2.5-VL-7B-Instruct")
+    tokens = {"max_num_batched_tokens": 8192}
+    peaks = activation_peaks(model, release("0.6.6"), setup(**tokens))
+    assert "vision encoder" not in peaks  # the largest picture does not fit into 8,192 tokens
+    assert peaks["sampler"] < 0.1 * GIB < peaks["language model"]
+
+
+def limits(version, gib, name, **given):
+    model = catalog.model(given.pop("model", "Qwen3-8B"))
+    length = given.pop("max_model_len", 32768)
+    return batch_limits(release(version), gib << 30, name, model, max_model_len=length, **given)
+
+
+def test_batch_limits_of_each_release():
+    assert limits("0.27", 180, "B200") == (8192, 1024)
+    assert limits("0.28", 180, "B200") == (16384, 1024)
+    assert limits("0.8", 80, "A100-80GB") == (8192, 1024)
+    assert limits("0.9", 80, "A100-80GB") == (2048, 256)
+    assert limits("0.16", 24, "RTX 4090", max_num_seqs=2, max_model_len=512) == (1024, 2)
+    assert limits("0.16", 24, "RTX 4090", max_num_batched_tokens=64) == (64, 64)
+    assert limits("0.6", 24, "RTX 4090", max_model_len=4096) == (4096, 256)
+    vision = "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert limits("0.6", 24, "RTX 4090", max_model_len=4096, model=vision) == (5120, 256)
