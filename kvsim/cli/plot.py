@@ -10,20 +10,19 @@ from kvsim.cli import collector
 from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from kvsim.plots import RunPlots, SweepPlots
+    from kvsim.plots import Figure, RunPlots, SweepPlots
 
 SWEEP = "sweep.json"  # only a sweep's folder has it
 # kind -> the options that bear on it, `--title`, `--dpi` and `-o` apart
 OPTIONS = {
     "memory": (),
     "timeseries": ("metric", "window", "replica"),
-    "cdf": ("metric", "replica"),
-    "blocks": ("window",),
+    "cdf": ("metric", "replica", "trace"),
+    "blocks": ("window", "trace"),
     "lines": ("x", "y", "by", "metric"),
     "heatmap": ("x", "y", "by", "metric"),
     "pareto": ("x", "y", "by"),
+    "effects": ("metric",),
 }
 
 
@@ -37,6 +36,7 @@ class PlotOptions:
     metric: str | None = None
     window: str | None = None
     replica: int | None = None
+    trace: Path | None = None
     title: str | None = None
 
 
@@ -68,7 +68,7 @@ def _of_run(plot: "RunPlots", kind: str, options: PlotOptions) -> "Figure":
         "memory": lambda plot, asked: plot.memory(title=asked.title),
         "timeseries": _timeseries,
         "cdf": _cdf,
-        "blocks": lambda plot, asked: plot.blocks(_steps(asked.window), title=asked.title),
+        "blocks": lambda plot, asked: plot.blocks(_steps(asked.window), trace=asked.trace, title=asked.title),
     }
     return drawing[kind](plot, options)
 
@@ -81,7 +81,7 @@ def _timeseries(plot: "RunPlots", asked: PlotOptions) -> "Figure":
 def _cdf(plot: "RunPlots", asked: PlotOptions) -> "Figure":
     kinds = _names(asked.metric)
     given: dict[str, Any] = {"kind": kinds} if kinds else {}
-    return plot.cdf(**given, replica=asked.replica, title=asked.title)
+    return plot.cdf(**given, replica=asked.replica, trace=asked.trace, title=asked.title)
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -118,6 +118,8 @@ def _of_sweep(folder: Path, kind: str, options: PlotOptions) -> "Figure":
     keys: dict[str, Any] = {"x": options.x, "y": options.y, "by": options.by, "title": options.title}
     if kind == "heatmap":
         return plot.heatmap(value=options.metric, **keys)
+    if kind == "effects":
+        return plot.effects(options.metric, title=options.title)
     if kind == "pareto":
         return plot.pareto(**keys)
     if options.y is not None and options.metric is not None:

@@ -6,15 +6,16 @@ from typing import Any
 
 from kvsim.cli import collector
 from kvsim.cli.interrupts import interrupts
-from kvsim.report.capacity import console
+from kvsim.compiled import COMPILING
 from kvsim.report.sweep import print_sweep_result
+from kvsim.report.tables import console
 from kvsim.scenario import read_template
 from kvsim.sweep.asked import asked
-from kvsim.sweep.progress import progress_bar
+from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
 from kvsim.sweep.result import SweepResult
 from kvsim.sweep.run import Count
 from kvsim.sweep.store import PROBES, TABLE
-from kvsim.sweep.sweep import COMPILING, run_sweep
+from kvsim.sweep.sweep import run_sweep
 
 ALL_FAILED = 2
 
@@ -34,9 +35,9 @@ def sweep_command(
     """
     collector.resume()
     template = read_template(file, trace)
-    given = asked(template.sweep, **words)
+    given = asked(template.sweep, file=f"{file}: ", **words)
     folder = out if out is not None else Path("results") / f"{template.values['name']}-sweep"
-    with progress_bar("searches" if given.find else "points", quiet=quiet) as (say, show):
+    with progress_bar(SEARCHES if given.find else POINTS, quiet=quiet) as (say, show):
 
         def on_progress(count: Count) -> None:
             num_kept = count.kept + count.points

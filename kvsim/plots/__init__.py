@@ -10,12 +10,13 @@ from kvsim.plots.style import SUFFIXES, checked_path, save
 from kvsim.plots.sweep_plots import SweepPlots
 
 RUN_KINDS = ("memory", "timeseries", "cdf", "blocks")
-SWEEP_KINDS = ("lines", "heatmap", "pareto")
+SWEEP_KINDS = ("lines", "heatmap", "pareto", "effects")
 
 __all__ = [
     "RUN_KINDS",
     "SUFFIXES",
     "SWEEP_KINDS",
+    "Figure",
     "RunPlots",
     "SweepPlots",
     "checked_path",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -184,9 +185,8 @@ def _dots(ax: Axes, seen: BlockHistory, wide: float, high: float, numbers: bool)
     ax.plot(columns, rows, linestyle="", marker="o", color="black", markersize=size, markeredgewidth=0)
     if not numbers:  # else the number says it
         rows, columns = np.nonzero(seen.cached & (seen.owner < 0))
-        ax.plot(
-            columns, rows, linestyle="", marker="x", color="white", markersize=size + 0.8, markeredgewidth=0.7
-        )
+        look: dict[str, Any] = {"marker": "x", "color": "white", "markeredgewidth": 0.7}
+        ax.plot(columns, rows, linestyle="", markersize=size + 0.8, **look)
 
 
 def _numbers(ax: Axes, seen: BlockHistory, size: float) -> None:
@@ -260,6 +260,7 @@ def _ticks(ax: Axes, seen: BlockHistory, high: float) -> None:
 
 def _key(figure: Figure, ax: Axes, seen: BlockHistory, numbers: bool) -> None:
     number = "; number: place in the free queue, 0 is next" if numbers else "; darker: sooner evicted"
+    crossed = "" if numbers else "xx"
     handles: list[Patch | Line2D] = [
         Patch(facecolor=style.SKY, label="in use; a colour a request"),
         Line2D(
@@ -271,13 +272,11 @@ def _key(figure: Figure, ax: Axes, seen: BlockHistory, numbers: bool) -> None:
             markersize=2.5,
             label="in use, cached (has a hash)",
         ),
-        Patch(
-            facecolor="0.55", hatch="" if numbers else "xx", edgecolor="white", label=f"free, cached{number}"
-        ),
+        Patch(facecolor="0.55", hatch=crossed, edgecolor="white", label=f"free, cached{number}"),
         Patch(facecolor="white", edgecolor="0.6", label="free, not cached"),
     ]
     if numbers and (seen.num_owners > 1).any():
-        handles.append(Line2D([], [], linestyle="", marker="$×2$", color="black", markersize=6))
+        handles.append(Line2D([], [], linestyle="", marker=r"$\times2$", color="black", markersize=8))
         handles[-1].set_label("shared by so many")
     if seen.preempted:
         mark = Line2D([], [], linestyle="", marker="v", color=style.RED, markersize=4.5)

@@ -70,7 +70,8 @@ def draw_cdf(
             _name(kinds[0]) if len(kinds) == 1 else "latency" if set(kinds) <= set(LATENCIES) else "blocks"
         )
         shown = shown[0].upper() + shown[1:]
-        style.set_title(all_axes[0], title or f"{shown}: cumulative distribution", of)
+        lift = int(any(kind in limits for kind in kinds))  # room for what stands above the axes
+        style.set_title(all_axes[0], title or f"{shown}: cumulative distribution", of, lift=lift)
     return figure
 
 
@@ -105,9 +106,9 @@ def _draw(ax: Axes, kind: str, group: Sequence[Sample], limit: float | None) -> 
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
             look = style.line_style(index)
             ax.plot(factor * x, y, drawstyle="steps-post", label=each.label, **look)
+    _scale(ax, factor * everything, None if limit is None else factor * limit)
     if limit is not None:
         _draw_limit(ax, factor * limit, unit, 100 * float((everything <= limit).mean()))
-    _scale(ax, factor * everything, None if limit is None else factor * limit)
     if len(group) == 1:
         _mark_percentiles(ax, factor * everything, unit)
     else:
@@ -134,20 +135,19 @@ def _scale(ax: Axes, values: Numbers, limit: float | None) -> None:
 
 
 def _draw_limit(ax: Axes, limit: float, unit: str, share: float) -> None:
+    """The line, and above the axes who keeps it: among the curves there is no room for words."""
     ax.axvline(limit, color=style.RED, linewidth=1.1, linestyle="--")
-    low = share > 50  # the curve is up already, so the lower part is free
+    place = ax.transAxes.inverted().transform(ax.transData.transform((limit, 0)))[0]
     ax.annotate(
         f"SLO {style.number(limit)} {unit}: {share:.1f}% keep it",
-        (limit, 0.02 if low else 0.96),
-        (-3, 0),
+        (limit, 1.0),
+        (0, 2),
         xycoords=ax.get_xaxis_transform(),
         textcoords="offset points",
-        rotation=90,
-        ha="right",
-        va="bottom" if low else "top",
+        ha="right" if place > 0.6 else "left" if place < 0.4 else "center",
+        va="bottom",
         fontsize=style.SMALL,
         color=style.RED,
-        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
     )
 
 

@@ -1,6 +1,7 @@
 """A sweep's table, asked for one figure: which points have it, which failed, how keys are written."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.metrics import Metric, described, find_column
 
+_LONG = 10_000.0  # milliseconds that are better said in seconds
 _ASKED_MOST = ("prefix_cache_hit_rate", "generation_tokens_per_second", "kv_cache_size_tokens")
 _KEY_UNITS = {
     "rate": "requests/s",
@@ -63,7 +65,9 @@ class SweepTable:
             why = f"; the first error: {self.first_error}" if self.first_error else ""
             failed = f"{int(self.failed.sum())} of {len(self.frame)} points failed"
             raise KvsimError(f"the sweep's table has no figures, {failed}{why}")
-        return described(find_column(name, self.figures, option))
+        metric = described(find_column(name, self.figures, option))
+        typical = float(np.nanmedian(self.values(metric))) if metric.unit == "ms" else 0.0
+        return replace(metric, unit="s", factor=1.0) if typical >= _LONG else metric
 
     def default_metric(self) -> str:
         """The first of the figures one asks for most that differs between points."""
@@ -80,7 +84,8 @@ class SweepTable:
 
     def values(self, metric: Metric) -> NDArray[np.float64]:
         """In the metric's unit; NaN where a point failed or has no such figure."""
-        column = pd.to_numeric(self.frame[metric.column], errors="coerce").to_numpy(np.float64)
+        numbers = pd.to_numeric(self.frame[metric.column], errors="coerce")
+        column = numbers.to_numpy(np.float64, na_value=np.nan)
         return np.where(self.failed | ~np.isfinite(column), np.nan, column * metric.factor)
 
     def any_value(self, metric: Metric, kind: str) -> NDArray[np.float64]:
@@ -115,6 +120,17 @@ class SweepTable:
         """Which of `distinct` each point has."""
         place = {value: i for i, value in enumerate(self.distinct(key))}
         return np.array([place[_plain(value)] for value in self.frame[key]], np.int64)
+
+    def best_words(self, how: str, keys: Sequence[str], values: NDArray[np.float64], metric: Metric) -> str:
+        """The best value and where it is; how: what marks it in the picture."""
+        best = metric.best(values)
+        if best is None:
+            return ""
+        rows = np.flatnonzero(values == best)
+        at = ", ".join(f"{key.rsplit('.', 1)[-1]} {written(self.frame[key].iloc[rows[0]])}" for key in keys)
+        word = "lowest" if metric.low_is_good else "highest"
+        more = f" (and {len(rows) - 1} equal)" if len(rows) > 1 else ""
+        return f"{how}, {word}: {style.number(best)}{metric.suffix} at {at}{more}"
 
     def subtitle(self, *parts: str) -> str:
         count, bad = len(self.frame), int(self.failed.sum())

@@ -75,7 +75,8 @@ def draw_heatmap(
                 text = f"{by.rsplit('.', 1)[-1]} {written(panel)}" if by else ""
                 each.set_title(text, loc="right", fontsize=style.SMALL, pad=5)
         if metric and len(np.unique(amounts[np.isfinite(amounts)])) > 1:
-            bar = figure.colorbar(scale, ax=all_axes[: len(panels)], pad=0.02, aspect=25)
+            beside: Any = all_axes[: len(panels)] if len(panels) > 1 else all_axes[0]
+            bar = figure.colorbar(scale, ax=beside, pad=0.02, aspect=25)
             bar.set_label(metric.axis, fontsize=style.SIZE)
             bar.ax.tick_params(labelsize=style.SMALL)
             bar.outline.set_linewidth(0.5)  # type: ignore[operator]
@@ -85,7 +86,7 @@ def draw_heatmap(
         remarks = [
             "hatched: failed" if table.failed.any() else "",
             "blank: no value" if _any_blank(table, (x, y), amounts, len(panels)) else "",
-            _best_words(table, (x, y, by), amounts, metric),
+            table.best_words("framed", [x, y, *([by] if by else [])], amounts, metric) if metric else "",
         ]
         if table.failed.all():
             remarks.append(f"first error: {style.shorten(table.first_error, 90)}")
@@ -195,16 +196,9 @@ def _write_cells(ax: Axes, cells: Numbers, scale: ScalarMappable, size: float, m
         )
 
 
-def _best(amounts: Numbers, metric: Metric | None) -> float | None:
-    finite = amounts[np.isfinite(amounts)]
-    if metric is None or len(finite) < 2 or finite.min() == finite.max():
-        return None
-    return float(finite.min() if metric.low_is_good else finite.max())
-
-
 def _frame_best(ax: Axes, cells: Numbers, metric: Metric | None, amounts: Numbers) -> None:
     """A frame about the best cell of the whole picture, the first one where several are equal."""
-    best = _best(amounts, metric)
+    best = metric.best(amounts) if metric else None
     if best is None:
         return
     found = np.argwhere(cells == best)
@@ -216,20 +210,6 @@ def _frame_best(ax: Axes, cells: Numbers, metric: Metric | None, amounts: Number
                     (column, row), 1, 1, fill=False, edgecolor=shade, linewidth=width, clip_on=False, zorder=3
                 )
             )
-
-
-def _best_words(
-    table: SweepTable, keys: tuple[str, str, str | None], amounts: Numbers, metric: Metric | None
-) -> str:
-    best = _best(amounts, metric)
-    if best is None or metric is None:
-        return ""
-    equal = int((amounts == best).sum())
-    row = int(np.flatnonzero(amounts == best)[0])
-    at = ", ".join(f"{k.rsplit('.', 1)[-1]} {written(table.frame[k].iloc[row])}" for k in keys if k)
-    word = "lowest" if metric.low_is_good else "highest"
-    more = f" (and {equal - 1} equal)" if equal > 1 else ""
-    return f"framed, {word}: {style.number(best)}{metric.suffix} at {at}{more}"
 
 
 def _cell_ticks(ax: Axes, table: SweepTable, keys: tuple[str, str], columns: int) -> None:

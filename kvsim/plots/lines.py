@@ -1,6 +1,5 @@
 """A figure of a sweep over one key, a line for each setting of the others."""
 
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from kvsim.plots import style
 from kvsim.plots.grid import SweepTable, written
 from kvsim.plots.metrics import Metric
 
+_SPREAD = 50.0  # beyond, latencies need a logarithmic axis
 FEW_LINES = len(style.COLOURS)
 
 Numbers = NDArray[np.float64]
@@ -58,7 +58,7 @@ def draw_lines(
         style.finish(ax, table.label(x), metric.axis, grid="both")
         _x_ticks(ax, ticks, positions)
         _y_limits(ax, values, metric)
-        _mark_best(ax, table, (x, *keys), positions, values, metric)
+        _mark_best(ax, positions, values, metric)
         key = ", ".join(each.rsplit(".", 1)[-1] for each in keys)
         if scale is not None:
             bar = figure.colorbar(scale, ax=ax, pad=0.02)
@@ -67,7 +67,9 @@ def draw_lines(
         elif len(groups) > 1:
             style.key_beside(ax, key)
         shown = f"{metric.capital} against {x.rsplit('.', 1)[-1]}"
-        style.set_title(ax, title or shown, table.subtitle(), 84)
+        style.set_title(
+            ax, title or shown, table.subtitle(table.best_words("ringed", (x, *keys), values, metric)), 84
+        )
     return figure
 
 
@@ -137,8 +139,13 @@ def _apart(ax: Axes, values: Numbers) -> bool:
 
 
 def _y_limits(ax: Axes, values: Numbers, metric: Metric) -> None:
-    """From zero, unless the numbers are so close together that nothing would show."""
+    """From zero, unless numbers are so close together, or so far apart, that nothing would show."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if metric.low_is_good and low > 0 and high / low > _SPREAD:
+        ax.set_yscale("log")
+        ax.set_ylim(low / 2.5, high * 1.6)
+        style.separate_thousands(ax, "y")
+        return
     if low < 0 or (metric.unit != "%" and low > 0.8 * high > 0):
         margin = 0.12 * (high - low) or 0.1 * abs(high) or 1
         ax.set_ylim(low - margin, high + 1.5 * margin)
@@ -148,30 +155,12 @@ def _y_limits(ax: Axes, values: Numbers, metric: Metric) -> None:
     style.separate_thousands(ax, "y")
 
 
-def _mark_best(
-    ax: Axes, table: SweepTable, keys: tuple[str, ...], x: Numbers, y: Numbers, metric: Metric
-) -> None:
-    """A ring about the best point, with its value."""
-    if np.isfinite(y).sum() < 2 or np.nanmax(y) == np.nanmin(y):
-        return
-    best = int(np.nanargmin(y) if metric.low_is_good else np.nanargmax(y))
-    ax.plot(x[best], y[best], "o", markersize=9, fillstyle="none", color=style.BLACK, markeredgewidth=1.1)
-    left, right = ax.get_xlim()
-    places = np.log([left, right, x[best]]) if ax.get_xscale() == "log" else np.array([left, right, x[best]])
-    late = (places[2] - places[0]) / (places[1] - places[0]) > 0.75
-    settings = [f"{key.rsplit('.', 1)[-1]} {written(table.frame[key].iloc[best])}" for key in keys]
-    value = f"{style.number(float(y[best]))}{metric.suffix}"
-    word = "lowest" if metric.low_is_good else "highest"
-    ax.annotate(
-        textwrap.fill(f"{word}: {value} at {', '.join(settings)}", 52),
-        (x[best], y[best]),
-        (-7 if late else 7, -9 if metric.low_is_good else 6),
-        textcoords="offset points",
-        ha="right" if late else "left",
-        va="top" if metric.low_is_good else "bottom",
-        fontsize=style.SMALL,
-        bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
-    )
+def _mark_best(ax: Axes, x: Numbers, y: Numbers, metric: Metric) -> None:
+    """A ring about the best point, the first one where several are equal."""
+    best = metric.best(y)
+    if best is not None:
+        at = int(np.flatnonzero(y == best)[0])
+        ax.plot(x[at], y[at], "o", markersize=9, fillstyle="none", color=style.BLACK, markeredgewidth=1.1)
 
 
 def _mark_failed(ax: Axes, table: SweepTable, positions: Numbers) -> None:

@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvsim.errors import KvsimError
 
 SHORT = {
@@ -17,6 +20,13 @@ SHORT = {
     "goodput": "request_goodput",
     "preemptions": "num_preemptions",
     "tokens_per_second": "generation_tokens_per_second",
+    "throughput": "generation_tokens_per_second",
+    "queue": "request_queue_time_seconds",
+    "running": "num_requests_running",
+    "waiting": "num_requests_waiting",
+    "evictions": "blocks_evicted",
+    "slo_share": "slo_all_share",
+    "finished": "finished_share",
 }
 _SHOWN = {
     "time_to_first_token_seconds": "TTFT",
@@ -62,6 +72,13 @@ class Metric:
     factor: float
     low_is_good: bool
 
+    def best(self, values: NDArray[np.float64]) -> float | None:
+        """The lowest or the highest of them, whichever is good; None where they do not differ."""
+        finite = values[np.isfinite(values)]
+        if not len(finite) or finite.min() == finite.max():
+            return None
+        return float(finite.min() if self.low_is_good else finite.max())
+
     @property
     def capital(self) -> str:
         """The label as a title begins."""
@@ -81,7 +98,7 @@ def described(column: str) -> Metric:
     """A column of a sweep's table as an axis shows it."""
     flat = _flat(column)
     figure = _FIGURES.search(flat)
-    base = flat[: figure.start()] if figure else flat
+    base = (flat[: figure.start()] if figure else flat).removeprefix("capacity_")
     label = _SHOWN.get(base, base.replace("_", " "))
     if figure:
         label = f"{label} {figure[1]}"
@@ -122,10 +139,26 @@ def find_column(name: str, columns: Iterable[str], what: str) -> str:
 
 def nearest(wanted: str, flats: dict[str, str]) -> str:
     by_flat = {flat: column for column, flat in flats.items()}
-    close = difflib.get_close_matches(wanted, by_flat, 3, 0.5)
+    short = {name: name for name in _short_names(flats)}
+    close = difflib.get_close_matches(wanted, by_flat | short, 3)
     if close:
-        return "nearest: " + ", ".join(by_flat[each] for each in close)
+        return "nearest: " + ", ".join((by_flat | short)[each] for each in close)
+    if short:
+        return f"there are {', '.join(short)}, and the {len(flats)} columns of the table"
     return listed(list(flats))
+
+
+def _short_names(flats: dict[str, str]) -> list[str]:
+    """Short names of what the table has."""
+    names = []
+    for short, long in SHORT.items():
+        if long in flats.values():
+            names.append(short)
+        else:
+            names += [
+                f"{short}_{figure}" for figure in ("p99", "mean") if f"{long}_{figure}" in flats.values()
+            ][:1]
+    return names
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

@@ -115,7 +115,7 @@ def _limits(ax: Axes, x: Numbers, y: Numbers) -> None:
     xs, ys = x[both], y[both]
     if len(xs) and xs.min() > 0 and xs.max() / xs.min() > 30:
         ax.set_xscale("log")
-        ax.set_xlim(xs.min() / 1.4, xs.max() * 2.2)
+        ax.set_xlim(xs.min() / 2.5, xs.max() * 1.6)
     else:
         ax.set_xlim(0, 1.18 * float(xs.max()) if len(xs) and xs.max() > 0 else 1)
     ax.set_ylim(0, 1.16 * float(ys.max()) if len(ys) and ys.max() > 0 else 1)
@@ -138,7 +138,8 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
         row = best[i]
         text = ", ".join(written(table.frame[key].iloc[row]) for key in keys)
         text = style.shorten(text, 30)
-        right = places[i][0] - ax.bbox.x0 * 72 / figure.dpi < 4.2 * len(text)
+        share = ax.transAxes.inverted().transform(ax.transData.transform((x[row], y[row])))[0]
+        right = share * 60 * style.WIDTH < 4.2 * len(text) + 8  # no room to the left
         ax.annotate(
             text,
             (x[row], y[row]),

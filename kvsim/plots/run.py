@@ -1,5 +1,6 @@
 """`result.plot`: the pictures of one run."""
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from kvsim.plots.memory import bar_of_run, draw_memory
 from kvsim.plots.metrics import one_of
 from kvsim.plots.timeseries import PANELS, draw_timeseries
 from kvsim.scenario import Scenario, load_scenario
+from kvsim.scenario.yaml_file import parse_mapping
 
 if TYPE_CHECKING:
     from kvsim.results import RunResult
@@ -35,7 +37,7 @@ class RunPlots:
 
     def memory(self, *, title: str | None = None, ax: Axes | None = None) -> Figure:
         """Where the bytes of one GPU go: weights, activation, graphs, KV cache; GiB (2^30) and tokens."""
-        bar = bar_of_run(self._scenario(), self._result.metrics)
+        bar = bar_of_run(self._without_trace(), self._result.metrics)
         return draw_memory(bar, ax, title)
 
     def timeseries(
@@ -62,16 +64,17 @@ class RunPlots:
         kind: str | Sequence[str] = ("ttft", "tpot", "e2e"),
         *,
         replica: int | None = None,
+        trace: str | Path | None = None,
         title: str | None = None,
         ax: Axes | None = None,
     ) -> Figure:
         """Cumulative distribution of ttft, tpot, e2e or queue_time; block_age (at eviction) or reuse_gap.
 
         Latencies are those of the summary: finished requests that arrived after the warm-up. The last
-        two need recorded events (`record: {events: true}`).
+        two need recorded events (`record: {events: true}`). trace: see `blocks`; only for reuse_gap.
         """
         kinds = [one_of(each, KINDS, "cdf") for each in ([kind] if isinstance(kind, str) else kind)]
-        samples = {each: self._samples(each, replica) for each in kinds}
+        samples = {each: self._samples(each, replica, trace) for each in kinds}
         limits = {
             name: limit["limit"] for name, limit in self._result.metrics["slo"].items() if name != "all"
         }
@@ -81,14 +84,16 @@ class RunPlots:
         self,
         window: tuple[int, int] | None = None,
         *,
+        trace: str | Path | None = None,
         title: str | None = None,
         ax: Axes | None = None,
     ) -> Figure:
         """Owners, cached blocks and the free queue after each step; window: first and last step, from 1.
 
-        The run is simulated once more as far as needed. At most 200 steps and 128 blocks.
+        The run is simulated once more as far as needed. At most 200 steps and 128 blocks. trace: where the
+        replayed trace lies, if not where the scenario says, counted from here.
         """
-        history = block_history(self._scenario(), window, self._result.metrics.get("num_steps"))
+        history = block_history(self._scenario(trace), window, self._result.metrics.get("num_steps"))
         return draw_blocks(history, self._of(), title=title, ax=ax)
 
     # ---- what they are drawn from
@@ -97,14 +102,28 @@ class RunPlots:
         facts = self._result.metrics
         return f"{facts['name']}: {facts['model']} on {facts['gpu']}, vLLM {facts['vllm_version']}"
 
-    def _scenario(self) -> Scenario:
+    def _without_trace(self) -> Scenario:
+        """Model, card and flags, wherever the trace lies."""
+        values, _ = parse_mapping(self._result.scenario, "the run's scenario")
+        try:
+            return Scenario.model_validate(values)
+        except ValueError as error:  # as a config.json that has gone
+            said = str(error).splitlines()
+            raise KvsimError(f"the run's scenario: {' '.join(said[1:3])}") from None
+
+    def _scenario(self, trace: str | Path | None = None) -> Scenario:
         """The run's scenario, read back from its resolved text."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "scenario.yaml"
             path.write_text(self._result.scenario, encoding="utf-8")
-            return load_scenario(path)
+            try:
+                return load_scenario(path, trace=trace)
+            except KvsimError as error:
+                text = str(error).replace(f"{folder}{os.sep}", "")
+                hint = "; say where with trace= or --trace" if "workload.path" in text else ""
+                raise KvsimError(f"the run's {text}{hint}") from None
 
-    def _samples(self, kind: str, replica: int | None) -> list[Sample]:
+    def _samples(self, kind: str, replica: int | None, trace: str | Path | None) -> list[Sample]:
         if kind in LATENCIES:
             requests = self._measured(replica)
             replicas = sorted(requests["instance"].unique().tolist())
@@ -121,7 +140,7 @@ class RunPlots:
         if kind == "block_age":
             return [Sample("all", ages_at_eviction(events))]
         size = self._result.metrics["capacity"]["block_size"]
-        scenario = self._scenario()
+        scenario = self._scenario(trace)
         size *= scenario.engine.decode_context_parallel_size or 1
         return [Sample("all", reuse_gaps(events, scenario, size))]
 

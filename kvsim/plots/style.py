@@ -154,7 +154,7 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
 
 
-def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 92, *, lift: int = 0) -> None:
+def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 84, *, lift: int = 0) -> None:
     """What is shown, in bold, and of what, below it; from the left edge of the axes on.
 
     No layout counts the words, which may be wider than the axes; the axes' own title, of empty lines,
@@ -186,14 +186,19 @@ def _above(ax: Axes, text: str, points: float, look: dict[str, Any]) -> None:
 
 
 def key_below(
-    figure: Figure, ax: Axes, handles: Sequence[Any], labels: Sequence[str], columns: int = 1
+    figure: Figure,
+    ax: Axes,
+    handles: Sequence[Any],
+    labels: Sequence[str],
+    columns: int = 1,
+    handlelength: float = 1.6,
 ) -> None:
     """A legend under the axes: in a picture of ours at its lower edge, else below the user's axes."""
     look: dict[str, Any] = {
         "handles": list(handles),
         "labels": list(labels),
         "ncols": columns,
-        "handlelength": 1.6,
+        "handlelength": handlelength,
         "labelspacing": 0.35,
         "columnspacing": 1.4,
     }

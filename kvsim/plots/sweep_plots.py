@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvsim.plots.effects import draw_effects
 from kvsim.plots.grid import SweepTable
 from kvsim.plots.heatmap import draw_heatmap
 from kvsim.plots.lines import draw_lines
@@ -59,6 +60,12 @@ class SweepPlots:
     ) -> Figure:
         """Figure `y` per GPU (generated tokens per second) against `x` (e2e_p99), and the frontier."""
         return draw_pareto(self._table(), x, y, by, gpus=self._gpus, title=title, ax=ax)
+
+    def effects(
+        self, metric: str | None = None, *, title: str | None = None, ax: Axes | None = None
+    ) -> Figure:
+        """What moves a figure most: for each swept key the means of the figure at its values."""
+        return draw_effects(self._table(), metric, title=title, ax=ax)
 
     def _table(self) -> SweepTable:
         return SweepTable(self._frame, self._axes, self._name)

@@ -214,4 +214,4 @@ def _key(figure: Figure, ax: Axes, replicas: Sequence[int]) -> None:
     most = 14  # then colours and dashes begin again
     if len(replicas) > most:
         handles, labels = handles[:most], [*labels[: most - 1], f"{labels[most - 1]} … {replicas[-1]}"]
-    style.key_below(figure, ax, handles, labels, min(len(handles), 5))
+    style.key_below(figure, ax, handles, labels, min(len(handles), 5), 2.8)

@@ -55,6 +55,7 @@ class Asked:
 def asked(
     block: SweepSection | None,
     *,
+    file: str = "",
     set_: Sequence[str | Axis] = (),
     points: Sequence[str | Values] = (),
     sample: str | None = None,
@@ -67,14 +68,15 @@ def asked(
     """The block with the options on top of it; raises KvsimError.
 
     An option's axis replaces the block's of the same key and is added to the others; listed points and
-    constraints of the options replace those of the block, and so does every single word.
+    constraints of the options replace those of the block, and so does every single word. `file` begins what
+    is said of the block's axes.
     """
     block = block or SweepSection()
     most = max_points or block.max_points
     typed = read_axes([text for text in set_ if isinstance(text, str)], most=most)
     typed += [axis for axis in set_ if isinstance(axis, Axis)]
     in_block = [
-        axis_of(_key(key), values, f"sweep.set.{key}", most=most) for key, values in block.set.items()
+        axis_of(_key(key), values, f"{file}sweep.set.{key}", most=most) for key, values in block.set.items()
     ]
     axes = {axis.key: axis for axis in [*in_block, *typed]}
     searched = find if find is not None else block.find

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kvsim.errors import KvsimError
@@ -23,8 +24,9 @@ class Point:
     scenario: Scenario | None
     problem: str | None = None
 
-    @property
+    @cached_property
     def hash(self) -> str:
+        """Of the scenario; empty without one."""
         return self.scenario.scenario_hash if self.scenario else ""
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from kvsim.sweep.run import Count, OnProgress, do_nothing
+
+POINTS, SEARCHES = "points", "searches"
 
 Say = Callable[[str], None]
 
@@ -15,7 +18,8 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, quiet=quiet)
-    if quiet or not (console.is_terminal or console.is_jupyter):
+    can_show = _has_widgets() if console.is_jupyter else console.is_terminal
+    if quiet or not can_show:
         yield (lambda text: console.print(text, soft_wrap=True, markup=False, highlight=False)), do_nothing
         return
     columns = (
@@ -30,7 +34,9 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
         task = bar.add_task("", total=None, more="")
 
         def on_progress(count: Count) -> None:
-            bar.update(task, completed=count.done, total=count.jobs, more=_more(count))
+            bar.update(
+                task, completed=count.done, total=count.jobs, more=_more(count, searching=noun == SEARCHES)
+            )
 
         yield (
             (lambda text: bar.console.print(text, soft_wrap=True, markup=False, highlight=False)),
@@ -38,8 +44,14 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
         )
 
 
-def _more(count: Count) -> str:
-    """What else is to say of the count: from an earlier run, failed."""
+def _has_widgets() -> bool:
+    """Without ipywidgets rich cannot move a bar in a notebook and would only complain."""
+    return find_spec("ipywidgets") is not None
+
+
+def _more(count: Count, *, searching: bool) -> str:
+    """What else is to say of the count: points of searches, from an earlier run, failed."""
+    points = f", {count.points:,} points" if searching else ""
     kept = f", {count.kept:,} kept" if count.kept else ""
     failed = f", {count.failed:,} failed" if count.failed else ""
-    return kept + failed
+    return points + kept + failed

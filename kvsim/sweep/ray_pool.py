@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from kvsim.scenario import Scenario
-from kvsim.sweep.pools import POINTS_AHEAD, PoolError
+from kvsim.sweep.pools import POINTS_AHEAD, PoolError, to_end
 from kvsim.sweep.version import kvsim_version
 from kvsim.sweep.work import rehearse, run_point
 
@@ -34,15 +34,17 @@ class RayPool:
             ray.init(**options)
         except Exception as error:
             raise PoolError(f"--ray {address}: {_first_line(error)}") from None
+        if address == LOCAL:
+            to_end.append(self)
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.slots = min(workers or cores, cores) * POINTS_AHEAD
-        self._run = ray.remote(max_retries=0)(run_point)
+        self._run = ray.remote(run_point)
 
     def warm_up(self, scenario: Scenario) -> None:
         """On every node, since each has a cache of compiled code of its own."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        task = self._ray.remote(max_retries=0)(rehearse)
+        task = self._ray.remote(rehearse)
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         chosen = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
         pending = [task.options(scheduling_strategy=one).remote(scenario) for one in chosen]
@@ -63,6 +65,8 @@ class RayPool:
 
     def close(self) -> None:
         self._ray.shutdown()
+        if self in to_end:
+            to_end.remove(self)
 
 
 def _import_ray() -> Any:

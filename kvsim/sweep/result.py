@@ -1,5 +1,6 @@
 """What a sweep gives back: a tidy table, the same as in its folder."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -64,10 +65,26 @@ class SweepResult:
 
     @property
     def plot(self) -> Any:
-        """Pictures of the sweep, see `kvsim.plots`."""
-        from importlib import import_module
+        """Pictures of the sweep, see `kvsim.plots`; of a search alone, those of the values that it tried."""
+        from kvsim.plots import SweepPlots  # loads matplotlib
 
-        return import_module("kvsim.plots").SweepPlots(self.frame, self.axes, self.name)
+        frame, axes = self.frame, self.axes
+        if self.probes is not None and self.searched is not None and not axes:
+            frame, axes = self.probes, (self.searched,)
+        return SweepPlots(frame, axes, self.name, self._gpus())
+
+    def _gpus(self) -> int:
+        """GPUs of a point as the scenario has them; swept sizes stand in the table."""
+        scenario = self._head["scenario"]
+        sizes = (
+            scenario.get(section, {}).get(key, 1)
+            for section, key in (
+                ("engine", "tensor_parallel_size"),
+                ("engine", "pipeline_parallel_size"),
+                ("cluster", "replicas"),
+            )
+        )
+        return math.prod(size for size in sizes if isinstance(size, int))
 
     def save(self, folder: str | Path) -> Path:
         """Write what was asked and the tables; finished points that lie there stay. Raises `ResultsError`."""
@@ -89,7 +106,9 @@ class SweepResult:
         return cls(head, read_table(target / f"{TABLE}.parquet"), probes)
 
     def __repr__(self) -> str:
-        what = f"{self._table.num_rows:,} {'searches' if self.searched else 'points'}"
+        count = self._table.num_rows
+        noun = ("search" if count == 1 else "searches") if self.searched else f"point{'s'[: count != 1]}"
+        what = f"{count:,} {noun}"
         over = f" over {', '.join(self.axes)}" if self.axes else ""
         failed = f", {self.num_failed:,} failed" if self.num_failed else ""
         return f"{self.name}: {what}{over}{failed}"

@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kvsim.results.store import ResultsError, writing
 from kvsim.sweep.version import kvsim_version
@@ -38,6 +38,12 @@ class Memory:
     def __init__(self) -> None:
         self._outcomes: dict[str, Outcome] = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to give back."""
+
     def get(self, scenario_hash: str) -> Outcome | None:
         return self._outcomes.get(scenario_hash)
 
@@ -58,20 +64,24 @@ class Folder(Memory):
         self.path = path
         self._asked, self._fresh = asked, fresh
         self._lock: int | None = None
+        self._is_new = False
 
-    def __enter__(self) -> "Folder":
+    def __enter__(self) -> Self:
         existed = self.path.exists()
+        self._is_new = not existed
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.path)
         try:
             self._begin(existed)
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(error)
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
+        if self._is_new and any(raised) and not self._outcomes:
+            shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -109,7 +119,10 @@ class Folder(Memory):
             "overrides": overrides,
             **outcome,
         }
-        write_json(self.path / POINTS / f"{scenario_hash}.json", content)
+        try:
+            write_json(self.path / POINTS / f"{scenario_hash}.json", content)
+        except ResultsError as error:
+            raise ResultsError(f"{error}; finished points are kept, the same command goes on") from None
         super().put(scenario_hash, overrides, outcome)
 
 

@@ -1,23 +1,22 @@
 """From a scenario and what is asked of it to a `SweepResult`."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from kvsim import compiled
+from kvsim.compiled import COMPILING
 from kvsim.scenario import Scenario, Template, template_of
 from kvsim.sweep.asked import Asked, asked
 from kvsim.sweep.axes import axis_of
 from kvsim.sweep.pools import Pool, local_pool, num_cores
-from kvsim.sweep.progress import progress_bar
+from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
 from kvsim.sweep.ray_pool import RayPool
 from kvsim.sweep.result import SweepResult
 from kvsim.sweep.run import OnCompiling, OnProgress, Plan, do_nothing, drive, plan_sweep
 from kvsim.sweep.store import Folder, Memory
 from kvsim.sweep.version import kvsim_version
-
-COMPILING = "compiling once for this machine (about a minute); later runs start at once"
 
 
 def run_sweep(
@@ -37,16 +36,16 @@ def run_sweep(
     """
     plan = plan_sweep(template, given, on_compiling)
     head = head_of(template, given)
-    with Folder(folder, head, fresh=fresh) if folder is not None else nullcontext(Memory()) as store:
-        pool = _pool(plan, store, workers, ray)
-        try:
-            _warm_up(pool, plan, on_compiling)
-            rows = drive(plan, pool, store, on_progress)
-        finally:
-            pool.close()
-        result = SweepResult.of_rows(
-            head, [each.row for each in rows], [probe for each in rows for probe in each.probes]
-        )
+    with ExitStack() as stack:
+        pool: Pool | None = None
+        if ray is not None:  # found out before anything is written
+            pool = stack.enter_context(closing(RayPool(ray, workers)))
+        store = stack.enter_context(Memory() if folder is None else Folder(folder, head, fresh=fresh))
+        pool = pool or stack.enter_context(closing(_local_pool(plan, store, workers)))
+        _warm_up(pool, plan, on_compiling)
+        rows = drive(plan, pool, store, on_progress)
+        probes = [probe for each in rows for probe in each.probes]
+        result = SweepResult.of_rows(head, [each.row for each in rows], probes)
         if folder is not None:
             result.save(folder)
     return result
@@ -63,9 +62,8 @@ def head_of(template: Template, given: Asked) -> dict[str, Any]:
     }
 
 
-def _pool(plan: Plan, store: Memory, workers: int | None, ray: str | None) -> Pool:
-    if ray is not None:
-        return RayPool(ray, workers)
+def _local_pool(plan: Plan, store: Memory, workers: int | None) -> Pool:
+    """As many workers as there are cores, and no more than points that are not kept yet."""
     open_points = {point.hash for point in plan.points if point.scenario and not store.get(point.hash)}
     return local_pool(max(min(workers or num_cores(), len(open_points)), 1))
 
@@ -99,7 +97,7 @@ def sweep_scenario(
     options: dict[str, Any] = {"folder": folder, "workers": workers, "ray": ray, "fresh": fresh}
     if not progress:
         return run_sweep(template, given, **options)
-    with progress_bar("searches" if given.find else "points") as (say, on_progress):
+    with progress_bar(SEARCHES if given.find else POINTS) as (say, on_progress):
         return run_sweep(
             template, given, on_progress=on_progress, on_compiling=lambda: say(COMPILING), **options
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import threading
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from kvsim.errors import KvsimError
 from kvsim.scenario import Scenario
 from kvsim.sweep.version import kvsim_version
 
+TERMINAL_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)]
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -45,7 +47,9 @@ def rehearse(scenario: Scenario) -> tuple[str, str]:
 
 
 def end_with(parent: int) -> None:
-    """Let this worker end when the sweep is gone, even if that was killed outright."""
+    """Let this worker end when the sweep is gone, even if that was killed, and not by Ctrl-C before it."""
+    for number in TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
