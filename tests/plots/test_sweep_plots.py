@@ -254,6 +254,13 @@ def test_effects_draw_the_largest_first(frame):
     assert np.ptp(bars[0]) >= np.ptp(bars[1])
 
 
+def test_effects_say_so_where_a_key_changes_nothing():
+    rows = [{"a": a, "b": b, "tokens_made": 10.0 * a, "error": None} for a in (1, 2) for b in ("x", "y")]
+    ax, *_ = axes_of(SweepPlots(pd.DataFrame(rows), ["a", "b"]).effects("tokens_made"))
+    assert {"1", "2", "all values alike"} <= {text.get_text() for text in ax.texts}
+    assert not {"x", "y"} & {text.get_text() for text in ax.texts}
+
+
 def test_effects_want_two_keys(frame):
     with pytest.raises(KvsimError, match="effects: wants two swept keys"):
         plots(frame[frame[BLOCK_SIZE] == frame[BLOCK_SIZE].iloc[0]]).effects()
