@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -16,10 +16,19 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_output_shown_is_that_of_the_quickstart() -> None:
-    shown = re.search(r"```\n(quickstart: .*?)\n```", README, re.DOTALL)
-    assert shown
-    assert shown[1] == repr(kvsim.load_scenario(ROOT / "scenarios" / "quickstart.yaml").run())
+def script(name: str) -> ModuleType:
+    """A script of docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_figures_shown_are_those_of_the_scenarios() -> None:
+    """What the quickstart prints, and the answers in the table."""
+    assert script("refresh").filled(README) == README, "run python docs/refresh.py"
 
 
 def test_the_scenario_shown_runs(tmp_path: Path) -> None:
@@ -31,46 +40,15 @@ def test_the_scenario_shown_runs(tmp_path: Path) -> None:
     assert result.metrics["requests"]["finished"] == 20
 
 
-def answer(name: str, figure: str, **where: Any) -> Any:
-    """The figure of a scenario's only point at these values."""
-    kept = json.loads((ROOT / "scenarios" / "expected" / f"{name}.json").read_text(encoding="utf-8"))
-    short = [{key.split(".")[-1]: value for key, value in row.items()} for row in kept["sweep"]]
-    found = {row[figure] for row in short if where.items() <= row.items()}
-    assert len(found) == 1
-    return found.pop()
-
-
-def test_the_answers_in_the_table_are_those_of_the_scenarios() -> None:
-    sizes = [
-        answer(
-            "qwen3vl_sizing",
-            "kv_cache_size_tokens",
-            model="Qwen/Qwen3-VL-2B-Instruct",
-            gpu_memory_utilization=0.9,
-            max_num_batched_tokens=batched,
-        )
-        for batched in (2048, 4096)
-    ]
-    assert f"twice the batched tokens take {1 - sizes[1] / sizes[0]:.1%}, length and sequences" in README
-    cached, plain = (answer("slo_goodput", "rate", enable_prefix_caching=on) for on in (True, False))
-    assert f"{cached:.1f} requests per second with the prefix cache, {plain:.1f} without" in README
-    one, many = (answer("tenants", "prefix_cache_hit_rate", num_tenants=count) for count in (0, 16))
-    assert f"{one:.1%} of the prompt tokens hit in one cache for all, {many:.1%} with 16 tenants" in README
-
-
 def test_the_pictures_are_drawn_from_the_reference_results(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    drawn = script.draw(tmp_path)
+    figures = script("figures")
+    drawn = figures.draw(tmp_path)
     assert {path.name for path in drawn} == {path.name for path in (ROOT / "docs").glob("*.png")}
     for path in drawn:
         assert path.read_bytes().startswith(b"\x89PNG")
-    for name in script.SWEPT:
+    for name in figures.SWEPT:
         kept = json.loads((ROOT / "scenarios" / "expected" / f"{name}.json").read_text(encoding="utf-8"))
-        found = script.result(name).frame["prefix_cache_hit_rate"].tolist()
+        found = figures.result(name).frame["prefix_cache_hit_rate"].tolist()
         assert found == pytest.approx([row["prefix_cache_hit_rate"] for row in kept["sweep"]], rel=1e-5)
 
 

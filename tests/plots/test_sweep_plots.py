@@ -200,6 +200,14 @@ def test_narrow_cells_have_no_numbers():
 # ---- pareto
 
 
+def test_a_label_does_not_hide_the_point_before_it():
+    near = [(1.0, 100.0), (4.9, 999.0), (5.0, 1000.0)]  # (latency, tokens): the last two side by side
+    rows = [{"a": a, TOKENS: tokens, E2E: late, "error": None} for a, (late, tokens) in enumerate(near)]
+    ax, *_ = axes_of(SweepPlots(pd.DataFrame(rows), ["a"]).pareto())
+    sides = {text.get_text(): text.get_ha() for text in ax.texts if text.get_text() in ("0", "1", "2")}
+    assert sides == {"0": "right", "2": "left"}
+
+
 def test_nothing_on_the_frontier_is_beaten():
     draw = np.random.default_rng(3)
     x, y = draw.random(200), draw.random(200)
