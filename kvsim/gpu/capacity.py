@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.gpu.capacity_question import CapacityQuestion, settle
+from kvsim.gpu.config_refusals import config_refusal
 from kvsim.gpu.memory_extras import MemoryExtra
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction
@@ -14,7 +15,7 @@ from kvsim.gpu.refusals import KVCacheTooSmallError, cannot_fit, check_available
 from kvsim.gpu.releases import Release
 from kvsim.gpu.staged_layout import StagedLayout
 from kvsim.gpu.startup import NotEnoughFreeMemoryError, request_memory
-from kvsim.gpu.ways_out import WayOut, at_free_utilization, fitting, starts, ways_out
+from kvsim.gpu.ways_out import WayOut, at_free_utilization, fitting, longest_allowed, starts, ways_out
 
 __all__ = ["CapacityPlan", "WayOut", "log_lines", "plan_capacity"]
 
@@ -32,7 +33,8 @@ class CapacityPlan:
     estimated: whether the tokens rest on a predicted part. tokens_low, tokens_high: range of
     kv_cache_size_tokens that the prediction's measured error leaves; equal where nothing is estimated.
     observed: parts of the prediction that a profile has set. refusal: vLLM's words, or None.
-    refused: what was short, "free memory" at start, "memory" for the cache, or "length".
+    refused: "configuration" for flags that do not go together; or what was short, "free memory" at start,
+    "memory" for the cache, or "length".
     needed, usable: bytes of a request of max_model_len and bytes that it may use, on the stage that is
     short; for "free memory" the bytes that vLLM asks for and those that are free.
     longest: tokens of the longest request that fits. ways_out: filled for a refusal.
@@ -184,14 +186,20 @@ def _answer(question: CapacityQuestion) -> CapacityPlan:
     if start.refused == "free memory":
         requested = math.ceil(setup.total_bytes * setup.gpu_memory_utilization)
         plan = replace(plan, needed=requested, usable=setup.total_bytes - question.used_by_others)
-    before = at_free_utilization(question)
-    longest = fitting(before, start.length)[1] if before else 0
+    if start.refused == "configuration":
+        longest = longest_allowed(question)
+    else:
+        before = at_free_utilization(question)
+        longest = fitting(before, start.length)[1] if before else 0
     return replace(plan, longest=longest, ways_out=ways_out(question, start.length))
 
 
 def _started(question: CapacityQuestion, layout: StagedLayout, available: int) -> _Start:
     """vLLM's start-up as far as the KV cache: the free check, the length check, the pool."""
     length = question.setup.max_model_len
+    refusal = config_refusal(question)
+    if refusal is not None:
+        return _Start(length, refusal=refusal, refused="configuration")
     try:
         _check_free(question)
         _check_some(question, layout, available)

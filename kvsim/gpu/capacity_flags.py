@@ -35,8 +35,10 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "mamba_cache_mode": _NAME,
     "mamba_ssm_cache_dtype": _NAME,
     # what is on
+    "allow_long_max_model_len": _SWITCH,  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
     "async_scheduling": _SWITCH,
     "disable_hybrid_kv_cache_manager": _SWITCH,
+    "enable_chunked_prefill": _SWITCH,
     "enable_prefix_caching": _SWITCH,
     "enable_expert_parallel": _SWITCH,
     "enforce_eager": _SWITCH,

@@ -13,10 +13,11 @@ from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.memory_extras import MemoryExtra, memory_extras, unmodelled
 from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
+from kvsim.gpu.model_length import with_overrides
 from kvsim.gpu.prediction import MemoryPrediction, predict_memory
 from kvsim.gpu.quantization import served_as
 from kvsim.gpu.refusals import GIB, RefusalWords
-from kvsim.gpu.releases import Release, batch_limits, release
+from kvsim.gpu.releases import Release, batch_limits, chunks_prefill, release
 from kvsim.gpu.staged_layout import StagedLayout, staged_layout
 
 _OFFLINE_BATCH = {2048: 8192, 8192: 16384}  # V1's defaults for offline use, by those of a server
@@ -30,7 +31,7 @@ class CapacityQuestion:
     """Model, release, card and flags.
 
     given: bytes for the KV cache, None to predict them. used_by_others: bytes of other processes.
-    observed: bytes of parts that a log has shown, which replace the predicted ones.
+    observed: bytes of parts that a log has shown, which replace the predicted ones. offline: see `settle`.
     """
 
     model: ModelSpec
@@ -41,6 +42,7 @@ class CapacityQuestion:
     given: int | None = None
     used_by_others: int = 0
     observed: Mapping[str, int] = field(default_factory=dict)
+    offline: bool = False
 
     @property
     def words(self) -> RefusalWords:
@@ -96,6 +98,29 @@ class CapacityQuestion:
     def notes(self) -> tuple[str, ...]:
         return unmodelled(self.model, self.flags)
 
+    def with_length(self, length: int) -> "CapacityQuestion":
+        """With another max_model_len, and the batch limits that follow from it."""
+        return self.with_flags(max_model_len=length)
+
+    def with_flags(self, **changes: Any) -> "CapacityQuestion":
+        """With other flags for length and batches, and the limits that follow from them."""
+        flags = {**self.flags, **changes}
+        length = changes.get("max_model_len", self.setup.max_model_len)
+        tokens, seqs = _limits(
+            self.release, self.total, self.setup.gpu_name, self.model, length, flags, offline=self.offline
+        )
+        sizes = {"max_model_len": length, "max_num_batched_tokens": tokens}
+        observed = dict(self.observed)
+        if tokens != self.setup.max_num_batched_tokens:
+            observed.pop("activation", None)  # seen in a profile run of other size
+        return replace(
+            self,
+            flags=flags,
+            observed=observed,
+            options=replace(self.options, **sizes),
+            setup=replace(self.setup, max_num_seqs=seqs, **sizes),
+        )
+
     def with_utilization(self, value: float) -> "CapacityQuestion":
         return replace(self, setup=replace(self.setup, gpu_memory_utilization=value))
 
@@ -133,21 +158,12 @@ def settle(
     name, total = _card(gpu, memory_gib, given)
     if not 0 <= used_by_others_gib < 1e6:
         raise KvsimError(f"used_by_others_gib: {used_by_others_gib!r} is not a number from 0")
-    length = flags.get("max_model_len", spec.max_position_embeddings)
-    if not length:
+    usual = spec.usual_length(of.minor)
+    length = flags.get("max_model_len", usual)
+    if length is None:
         raise KvsimError("max_model_len: missing; give tokens, the model's own maximum is not known")
-    limit = length if length > 0 else spec.max_position_embeddings or _UNKNOWN_LENGTH
-    batched, seqs = batch_limits(
-        of,
-        total,
-        name,
-        spec,
-        max_model_len=limit,
-        max_num_seqs=flags.get("max_num_seqs"),
-        max_num_batched_tokens=flags.get("max_num_batched_tokens"),
-    )
-    if offline and not of.v0 and "max_num_batched_tokens" not in flags:
-        batched = min(_OFFLINE_BATCH.get(batched, batched), seqs * limit)
+    limit = length if length > 0 else usual or _UNKNOWN_LENGTH
+    batched, seqs = _limits(of, total, name, spec, limit, flags, offline=offline)
     options = KVCacheOptions(
         **{f.name: flags[f.name] for f in fields(KVCacheOptions) if f.name in flags}
         | {"max_num_batched_tokens": batched, "max_model_len": length}
@@ -168,7 +184,33 @@ def settle(
         images_per_prompt=images,
     )
     others = round(used_by_others_gib * GIB)
-    return CapacityQuestion(spec, of, setup, options, flags, given, others, dict(observed or {}))
+    return CapacityQuestion(spec, of, setup, options, flags, given, others, dict(observed or {}), offline)
+
+
+def _limits(
+    of: Release,
+    total: int,
+    name: str,
+    spec: ModelSpec,
+    length: int,
+    flags: Mapping[str, Any],
+    *,
+    offline: bool,
+) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs), the defaults where a flag does not say."""
+    batched, seqs = batch_limits(
+        of,
+        total,
+        name,
+        spec,
+        max_model_len=length,
+        max_num_seqs=flags.get("max_num_seqs"),
+        max_num_batched_tokens=flags.get("max_num_batched_tokens"),
+        chunked=chunks_prefill(of, spec, length, flags),
+    )
+    if offline and not of.v0 and "max_num_batched_tokens" not in flags:
+        batched = min(_OFFLINE_BATCH.get(batched, batched), seqs * length)
+    return batched, seqs
 
 
 def _release(version: str, engine: str) -> Release:
@@ -194,17 +236,24 @@ def _served(model: ModelSpec, of: Release, flags: Mapping[str, Any]) -> ModelSpe
     if method is None and flags.get("load_format") == "bitsandbytes" and model.quantization is None:
         method, version = "bitsandbytes", "0.16"
     model = served_as(model, version, method, flags.get("dtype") or "auto")
-    longest = (flags.get("hf_overrides") or {}).get("max_position_embeddings")
-    if longest is not None:
-        if isinstance(longest, bool) or not isinstance(longest, int) or not 0 < longest < 1 << 40:
-            raise KvsimError(f"hf_overrides: max_position_embeddings is {str(longest)[:40]!r}, wanted tokens")
-        model = replace(model, max_position_embeddings=longest)
+    model = _overridden(model, flags.get("hf_overrides") or {})
     state = flags.get("mamba_ssm_cache_dtype", "auto")
     if state != "auto" and model.linear is not None:
         if state not in DTYPE_BYTES:
             raise KvsimError(f"mamba_ssm_cache_dtype: {state!r} is not known; one of auto, {_dtypes()}")
         model = replace(model, linear=replace(model.linear, state_bytes=DTYPE_BYTES[state]))
     return model
+
+
+def _overridden(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec:
+    """With the lengths and rotary scalings of --hf-overrides, wherever they stand in it."""
+    nested = overrides.get("text_config")
+    given = {**overrides, **(nested if isinstance(nested, Mapping) else {})}
+    try:
+        lengths = with_overrides(model.length_facts, given)
+    except KvsimError as error:
+        raise KvsimError(f"hf_overrides: {str(error).removeprefix('model: ')}") from None
+    return replace(model, lengths=lengths, max_position_embeddings=lengths.shortest)
 
 
 def _dtypes() -> str:

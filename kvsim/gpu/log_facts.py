@@ -169,7 +169,14 @@ class LogFacts:
             found["block_size"] = self.block_size
         if self.num_gpu_blocks_override is not None:
             found["num_gpu_blocks_override"] = self.num_gpu_blocks_override
-        return found
+        return found | self._permissions()
+
+    def _permissions(self) -> dict[str, bool]:
+        """A server that started was allowed to, with whatever flag the log does not print."""
+        if self.max_model_len is None:
+            return {}
+        chunks = (self.max_num_batched_tokens or self.max_model_len) < self.max_model_len
+        return {"allow_long_max_model_len": True} | ({"enable_chunked_prefill": True} if chunks else {})
 
     @property
     def minor(self) -> int | None:

@@ -14,11 +14,14 @@ FLAG_NAMES = {
     "--kv-cache-dtype": ("kv_cache_dtype", str),
     "--tensor-parallel-size": ("tensor_parallel_size", int),
     "--num-gpu-blocks-override": ("num_gpu_blocks_override", int),
+    "--max-model-len": ("max_model_len", int),
+    "--max-num-batched-tokens": ("max_num_batched_tokens", int),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": ("allow_long_max_model_len", bool),
 }
 
 
 def changed(question, way):
-    words = way.flags.split()
+    words = way.flags.replace("=", " ").split()
     for flag, value in zip(words[::2], words[1::2], strict=True):
         key, kind = FLAG_NAMES[flag]
         question = question | {key: kind(value)}
@@ -31,7 +34,7 @@ def changed(question, way):
         ["Llama-3.1-8B", "Qwen3-32B", "gemma-3-27b-it", "DeepSeek-V2-Lite", "Qwen3-30B-A3B"]
     ),
     gpu=st.sampled_from(["L4", "RTX 4090", "A100 80GB", "H100"]),
-    version=st.sampled_from(["0.7.3", "0.10.2", "0.16", "0.24", "0.33"]),
+    version=st.sampled_from(["0.6.6", "0.7.3", "0.10.2", "0.16", "0.24", "0.33"]),
     length=st.sampled_from([4096, 30_000, 131_072, 1_000_000]),
     utilization=st.sampled_from([0.5, 0.9, 0.98, 1.0]),
     stages=st.sampled_from([1, 2]),
@@ -57,7 +60,7 @@ def test_every_way_says_the_truth(model, gpu, version, length, utilization, stag
         after = kvsim.plan_capacity(**changed(question, way))
         assert (after.refusal is None) == way.fits, (way, after.refusal)
         assert way.fits or after.longest == way.longest
-    if plan.refused == "length" and plan.longest:
+    if plan.refused in ("length", "configuration") and plan.longest:
         assert kvsim.plan_capacity(**question | {"max_model_len": plan.longest}).refusal is None
 
 
