@@ -73,13 +73,20 @@ def _table(result: SweepResult, rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(key.removeprefix("engine.").removeprefix("workload."), justify="right")
     for header, _, _ in _FIGURES:
         table.add_column(header, justify="right")
-    if any(not _is_missing(row["error"]) for row in rows):
+    problems = [_problem(row) for row in rows]
+    if any(problems):
         table.add_column("error", overflow="ellipsis", no_wrap=True)
-    for row in rows:
+    for row, problem in zip(rows, problems, strict=True):
         cells = [plain(row[key]) for key in keys]
         cells += [_shown(row.get(column), show) for _, column, show in _FIGURES]
-        table.add_row(*cells, *([] if _is_missing(row["error"]) else [_shortened(row["error"])]))
+        table.add_row(*cells, *([problem] if any(problems) else []))
     return table
+
+
+def _problem(row: dict[str, Any]) -> str:
+    """The error, or what would go wrong with a real server."""
+    found = [row.get(name) for name in ("error", "remark")]
+    return next((_shortened(str(text)) for text in found if not _is_missing(text)), "")
 
 
 def _shown(value: Any, show: Any) -> str:

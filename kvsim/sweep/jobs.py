@@ -7,6 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvsim.sim.build import WOULD_NOT_START
 from kvsim.sweep.asked import Asked, Values
 from kvsim.sweep.figures import figures
 from kvsim.sweep.points import Point, Resolver
@@ -34,10 +35,12 @@ def single(point: Point) -> Job:
 
 
 def cells(outcome: Outcome) -> dict[str, Any]:
-    """Figures, or the error."""
+    """Figures, and the remark where a real server would not start; or the error."""
     if "error" in outcome:
         return {"error": outcome["error"]}
-    return dict(figures(outcome["summary"]))
+    lines = outcome["summary"]["capacity"]["lines"]
+    remark = next((line for line in lines if line.startswith(WOULD_NOT_START)), None)
+    return {**figures(outcome["summary"]), "remark": remark}
 
 
 def searching(asked: Asked, resolver: Resolver, values: Values) -> Job:
@@ -63,9 +66,11 @@ def searching(asked: Asked, resolver: Resolver, values: Values) -> Job:
 
 
 def judge(asked: Asked, row: dict[str, Any], *, refused: bool) -> Verdict:
-    """Against every limit; an error keeps none."""
+    """Against every limit; an error keeps none, nor does a server that would not start."""
     if "error" in row:
         return Verdict(False, row["error"], refused)
+    if row["remark"] is not None:
+        return Verdict(False, row["remark"])
     problems = [problem for limit in asked.constraints if (problem := limit.problem(row)) is not None]
     return Verdict(not problems, "; ".join(problems))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from kvsim.sweep.run import Count, OnProgress, do_nothing
 
@@ -17,7 +18,8 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, quiet=quiet)
-    if quiet or not (console.is_terminal or console.is_jupyter):
+    can_show = _has_widgets() if console.is_jupyter else console.is_terminal
+    if quiet or not can_show:
         yield (lambda text: console.print(text, soft_wrap=True, markup=False, highlight=False)), do_nothing
         return
     columns = (
@@ -40,6 +42,11 @@ def progress_bar(noun: str, *, quiet: bool = False) -> Iterator[tuple[Say, OnPro
             (lambda text: bar.console.print(text, soft_wrap=True, markup=False, highlight=False)),
             on_progress,
         )
+
+
+def _has_widgets() -> bool:
+    """Without ipywidgets rich cannot move a bar in a notebook and would only complain."""
+    return find_spec("ipywidgets") is not None
 
 
 def _more(count: Count, *, searching: bool) -> str:

@@ -171,15 +171,23 @@ def test_a_search_names_the_best_value_and_what_binds(tiny):
 
 
 def test_the_lowest_whole_number(tiny):
+    path, more = tiny.folder / "tiny.yaml", ["engine.max_model_len=576", "workload.rate=inf"]
+    tiny = kvsim.load_scenario(path, more)
     result = sweep(tiny, find="min:engine.num_gpu_blocks_override", subject_to="preemptions<=0")
     blocks = int(result.frame["engine.num_gpu_blocks_override"][0])
-    path = tiny.folder / "tiny.yaml"
     for count, is_good in ((blocks, True), (blocks - 1, False)):
-        run = kvsim.load_scenario(path, [f"engine.num_gpu_blocks_override={count}"]).run
-        try:
-            assert (run().metrics["vllm:num_preemptions"] == 0) is is_good
-        except KvsimError:
-            assert not is_good
+        run = kvsim.load_scenario(path, [*more, f"engine.num_gpu_blocks_override={count}"]).run()
+        assert (run.metrics["vllm:num_preemptions"] == 0) is is_good
+
+
+def test_a_server_that_would_not_start_is_remarked_and_is_no_answer(tiny):
+    frame = sweep(tiny, {"engine.num_gpu_blocks_override": [60, 400]}).frame
+    assert frame["remark"][0].startswith("vLLM would not start: 2,048 tokens (max_model_len) do not fit")
+    assert pd.isna(frame["remark"][1])
+    assert frame["error"].isna().all()
+    found = sweep(tiny, find="min:engine.num_gpu_blocks_override", subject_to="finished>=50%").frame
+    assert found["engine.num_gpu_blocks_override"].tolist() == [129]  # 2,048 tokens and the null block
+    assert found["find.binding"][0].startswith("vLLM would not start")
 
 
 def test_a_search_without_an_answer_is_a_row_with_the_reason(tiny):
@@ -213,6 +221,17 @@ def test_a_long_table_is_cut_on_the_screen(tiny):
     text = out.export_text()
     assert "... 5 more rows in the table" in text
     assert len(text.splitlines()) == MOST_ROWS + 3
+
+
+def test_a_notebook_without_widgets_has_no_bar_and_no_complaint(tiny, monkeypatch, recwarn):
+    from kvsim.sweep import progress
+    from kvsim.sweep.run import do_nothing
+
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(progress, "_has_widgets", lambda: False)
+    with progress.progress_bar(progress.POINTS) as (_, show):
+        assert show is do_nothing
+    assert not recwarn.list
 
 
 # ---- the folder ----
