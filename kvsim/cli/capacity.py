@@ -96,7 +96,11 @@ def _command(words: Sequence[str]) -> ServeFlags:
 def _remarks(command: ServeFlags) -> tuple[str, ...]:
     """Flags of the command line that are neither used nor without a bearing on memory."""
     unknown = tuple(f"unknown to vLLM 0.6 to 0.33: {flag}" for flag in command.unknown)
-    return unknown + tuple(f"bears on memory, but is not modelled: {flag}" for flag in command.unmodelled)
+    return (
+        command.remarks
+        + unknown
+        + tuple(f"bears on memory, but is not modelled: {flag}" for flag in command.unmodelled)
+    )
 
 
 def _sweep(

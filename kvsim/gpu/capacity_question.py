@@ -7,16 +7,15 @@ from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.capacity_flags import checked_flags, image_limits
+from kvsim.gpu.as_served import as_served, flags_of_release, override_notes, release_notes
+from kvsim.gpu.capacity_flags import check_card, checked_flags, image_limits, ineffective
 from kvsim.gpu.drafts import drafts_of
 from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.memory_extras import MemoryExtra, memory_extras, unmodelled
 from kvsim.gpu.memory_setup import MemorySetup
-from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
-from kvsim.gpu.model_length import with_overrides
+from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction, predict_memory
-from kvsim.gpu.quantization import served_as
-from kvsim.gpu.refusals import GIB, RefusalWords
+from kvsim.gpu.refusals import GIB, RefusalWords, format_gib
 from kvsim.gpu.releases import Release, batch_limits, chunks_prefill, release
 from kvsim.gpu.staged_layout import StagedLayout, staged_layout
 
@@ -96,7 +95,12 @@ class CapacityQuestion:
         return left
 
     def notes(self) -> tuple[str, ...]:
-        return unmodelled(self.model, self.flags)
+        notes = (
+            *release_notes(self.model, self.release),
+            *ineffective(self.flags),
+            *unmodelled(self.model, self.flags),
+        )
+        return (*notes, *override_notes(self.flags, self.release))
 
     def with_length(self, length: int) -> "CapacityQuestion":
         """With another max_model_len, and the batch limits that follow from it."""
@@ -151,13 +155,13 @@ def settle(
     observed: Mapping[str, int] | None = None,
 ) -> CapacityQuestion:
     """Check everything and fill in the release's defaults. Raises KvsimError "<flag>: ..."."""
-    flags = checked_flags(flags)
     of = _release(str(version), engine)
-    spec = _served(_read_model(model), of, flags)
+    flags = flags_of_release(checked_flags(flags), of)
+    check_card(gpu, memory_gib, used_by_others_gib, given, observed)
+    spec = as_served(_read_model(model), of, flags)
     given = flags.get("kv_cache_memory_bytes", given)
     name, total = _card(gpu, memory_gib, given)
-    if not 0 <= used_by_others_gib < 1e6:
-        raise KvsimError(f"used_by_others_gib: {used_by_others_gib!r} is not a number from 0")
+    _check_others(used_by_others_gib, total)
     usual = spec.usual_length(of.minor)
     length = flags.get("max_model_len", usual)
     if length is None:
@@ -223,6 +227,8 @@ def _release(version: str, engine: str) -> Release:
 
 
 def _read_model(model: Any) -> ModelSpec:
+    if not isinstance(model, str | Path | Mapping | ModelSpec):
+        raise KvsimError(f"model: {str(model)[:40]!r} is no name, path or configuration")
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, str) and len(model) > _LONGEST_NAME:
@@ -230,40 +236,18 @@ def _read_model(model: Any) -> ModelSpec:
     return ModelSpec.from_config(model) if isinstance(model, Mapping) else catalog.model(model)
 
 
-def _served(model: ModelSpec, of: Release, flags: Mapping[str, Any]) -> ModelSpec:
-    """The model with --quantization, --dtype, --hf-overrides and the like applied."""
-    version, method = "0.33" if of.minor >= 21 else "0.16", flags.get("quantization")
-    if method is None and flags.get("load_format") == "bitsandbytes" and model.quantization is None:
-        method, version = "bitsandbytes", "0.16"
-    model = served_as(model, version, method, flags.get("dtype") or "auto")
-    model = _overridden(model, flags.get("hf_overrides") or {})
-    state = flags.get("mamba_ssm_cache_dtype", "auto")
-    if state != "auto" and model.linear is not None:
-        if state not in DTYPE_BYTES:
-            raise KvsimError(f"mamba_ssm_cache_dtype: {state!r} is not known; one of auto, {_dtypes()}")
-        model = replace(model, linear=replace(model.linear, state_bytes=DTYPE_BYTES[state]))
-    return model
-
-
-def _overridden(model: ModelSpec, overrides: Mapping[str, Any]) -> ModelSpec:
-    """With the lengths and rotary scalings of --hf-overrides, wherever they stand in it."""
-    nested = overrides.get("text_config")
-    given = {**overrides, **(nested if isinstance(nested, Mapping) else {})}
-    try:
-        lengths = with_overrides(model.length_facts, given)
-    except KvsimError as error:
-        raise KvsimError(f"hf_overrides: {str(error).removeprefix('model: ')}") from None
-    return replace(model, lengths=lengths, max_position_embeddings=lengths.shortest)
-
-
-def _dtypes() -> str:
-    return ", ".join(DTYPE_BYTES)
+def _check_others(gib: float, total: int) -> None:
+    if not 0 <= gib < 1e6:
+        raise KvsimError(f"used_by_others_gib: {gib!r} is not a number from 0")
+    if total and gib * GIB > total:
+        raise KvsimError(f"used_by_others_gib: {gib:g} is more than the card has, {format_gib(total)} GiB")
 
 
 def _card(gpu: str | None, memory_gib: float | None, given: int | None) -> tuple[str, int]:
     """Name and total bytes; 0 bytes where the cache's bytes are given and no card is."""
     if memory_gib is not None and not 0 < memory_gib < 1e6:
-        raise KvsimError(f"gpu_memory_gib: {memory_gib!r} is not above 0")
+        wrong = "is beyond any card" if memory_gib > 0 else "is not above 0"
+        raise KvsimError(f"gpu_memory_gib: {memory_gib!r} {wrong}")
     spec = catalog.gpu(gpu) if gpu is not None else None
     if memory_gib is not None:
         return spec.name if spec else f"a {memory_gib:g} GiB GPU", round(memory_gib * GIB)

@@ -32,6 +32,8 @@ def model(name: str | Path) -> ModelSpec:
     path = name if isinstance(name, Path) else config_file(text)
     if path is not None:
         return model_from_file(path)
+    if text.startswith(("./", "../", "/", "~/")):
+        raise KvsimError(f"model: {text!r} does not exist, or is a folder without a config.json")
     found = _row_of(text)
     if found is not None:
         return _model_spec(found)

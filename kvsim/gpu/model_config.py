@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
+from kvsim.gpu.config_checks import check_heads, check_kind, dtype_of
 from kvsim.gpu.config_json import Config, integer, listed, read_json, section, shown, size
 from kvsim.gpu.layer_kinds import compress_ratios, indexed_layers, layer_types, mlp_layers, window_of
 from kvsim.gpu.model import DTYPE_BYTES, EncoderSpec, LinearSpec, ModelSpec
@@ -42,9 +43,8 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     hidden = size(text, "hidden_size", "n_embd", "d_model")
     heads = size(text, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = _kv_heads(text) or heads
-    head_dim = size(text, "head_dim", "kv_channels", "attention_head_dim") or (
-        hidden // heads if heads else 0
-    )
+    head_dim = _head_dim(text, hidden, heads)
+    check_heads(text, heads, kv_heads)
     experts = integer(text, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     moe_size = integer(text, "moe_intermediate_size", "intermediate_size") if experts else 0
     family = str(text.get("model_type", ""))
@@ -61,7 +61,7 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         num_key_value_heads=integer(text, "swa_num_key_value_heads") or kv_heads,
         head_dim=integer(text, "swa_head_dim") or head_dim,
         vocab_size=size(text, "vocab_size", "padded_vocab_size"),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch."),
+        dtype=dtype_of(text),
         max_position_embeddings=lengths.shortest,
         tie_word_embeddings=bool(text.get("tie_word_embeddings", family.startswith("gemma"))),
         layer_types=kinds,
@@ -111,6 +111,16 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     )
 
 
+def _head_dim(text: Config, hidden: int, heads: int) -> int:
+    stated = size(text, "head_dim", "kv_channels", "attention_head_dim")
+    if stated or not heads:
+        return stated
+    if hidden % heads and not text.get("kv_lora_rank"):
+        sizes = f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
+        raise KvsimError(f"model: {sizes}; give head_dim")
+    return hidden // heads
+
+
 def _num_layers(text: Config) -> int:
     blocks = listed(text, "layers_block_type")
     if blocks and text.get("num_hidden_layers") is None and len(blocks) <= MAX_LAYERS:
@@ -132,14 +142,14 @@ def model_from_file(path: str | Path) -> ModelSpec:
         raise KvsimError(f"{path}: a config.json holds one JSON object, this is {shown(config)}")
     config = _with_quantization_file(config, path)
     try:
+        check_kind(config)
         model = read_model(_sixteen_bit(config), path.parent.name or str(path), str(path))
     except KvsimError as error:
         raise KvsimError(f"{path}: {str(error).removeprefix('model: ')}") from error
-    if not (model.hidden_size and (model.num_key_value_heads or model.is_mla)):
-        raise KvsimError(f"{path}: needs hidden_size, num_attention_heads and num_key_value_heads")
-    if not (model.head_dim or model.is_mla):
-        sizes = f"hidden_size {model.hidden_size} for {model.num_attention_heads} num_attention_heads"
-        raise KvsimError(f"{path}: {sizes} leaves no head_dim; give head_dim")
+    needed = {"hidden_size": model.hidden_size, "num_attention_heads": model.num_attention_heads}
+    missing = [key for key, value in needed.items() if not value]
+    if missing:
+        raise KvsimError(f"{path}: {' and '.join(missing)} missing; kvsim knows no size without")
     return model
 
 

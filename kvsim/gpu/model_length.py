@@ -23,6 +23,7 @@ LENGTH_KEYS = (
     "max_seq_length",
     "seq_len",
 )
+ROPE_PARAMETERS_SINCE = 12  # before, rope_scaling alone counted
 ROPE_KEYS = ("rope_scaling", "rope_parameters")
 _ORIGINAL = "original_max_position_embeddings"
 _NOT_STRETCHED = ("su", "longrope", "llama3")
@@ -169,6 +170,9 @@ def read_lengths(text: Config) -> LengthFacts:
 def with_overrides(facts: LengthFacts, overrides: Config) -> LengthFacts:
     """With the lengths and scalings of --hf-overrides in place of the configuration's."""
     ropes = _ropes(overrides) if any(overrides.get(key) is not None for key in ROPE_KEYS) else facts.ropes
+    unknown = next((rope.kind for rope in ropes if rope.kind not in (*_KINDS, *_KINDS_TOO)), None)
+    if unknown is not None and ropes != facts.ropes:
+        raise KvsimError(f"model: rope_type {unknown[:40]!r} is not known; one of {', '.join(_KINDS)}")
     stated = dict(facts.stated) | dict(_stated(overrides, least=1))
     ordered = tuple((key, stated[key]) for key in LENGTH_KEYS if key in stated)
     original = integer(overrides, _ORIGINAL) or facts.original
@@ -199,11 +203,8 @@ def _rope(value: Mapping[str, Any], where: str) -> RopeScaling:
     kind = value.get("rope_type", value.get("type")) or "default"
     if not isinstance(kind, str):
         raise KvsimError(f"model: {where}.rope_type is {shown(kind)}, wanted a name")
-    kind = _LEGACY_KINDS.get(kind, kind)
-    if kind not in (*_KINDS, *_KINDS_TOO):
-        raise KvsimError(f"model: {where}.rope_type {shown(kind)} is not known; one of {', '.join(_KINDS)}")
     factor = value.get("factor")
     number = isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor <= MAX_SIZE
     if factor is not None and not number:
         raise KvsimError(f"model: {where}.factor is {shown(factor)}, wanted a number above 0")
-    return RopeScaling(kind, factor, integer(value, _ORIGINAL) or None)
+    return RopeScaling(_LEGACY_KINDS.get(kind, kind), factor, integer(value, _ORIGINAL) or None)

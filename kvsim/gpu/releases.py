@@ -112,7 +112,7 @@ def release(version: str, engine: str = "") -> Release:
     last = version.strip().split("-")[-1]
     found = re.fullmatch(r"v?0\.(\d{1,3})(?:\.(\d{1,3}))?((?:\.?post|\.?dev|rc|\+|[a-z]).*)?", last)
     if not found or not _OLDEST <= int(found[1]) <= _NEWEST:
-        raise KvsimError(f"vllm_version: {version!r} is not known; give one from 0.{_OLDEST} to 0.{_NEWEST}")
+        raise KvsimError(f"vllm_version: {version!r} is not known; give one from 0.6 to 0.{_NEWEST}")
     minor, patch = int(found[1]), int(found[2] or 0)
     return Release(minor, patch, v0 or (not engine and minor < 8))
 

@@ -292,7 +292,7 @@ def test_moe_and_mla_config_file(tmp_path):
         ("[]", "holds one JSON object"),
         ("{}", "num_hidden_layers is missing"),
         ('{"num_hidden_layers": "two"}', 'num_hidden_layers is "two"'),
-        ('{"num_hidden_layers": 2}', "needs hidden_size"),
+        ('{"num_hidden_layers": 2}', "hidden_size and num_attention_heads missing"),
         ('{"num_hidden_layers": 1, "layer_types": ["odd"]}', "layer_types holds 'odd'"),
     ],
 )
@@ -321,7 +321,10 @@ def test_missing_config_file():
             '{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 0, "num_key_value_heads": 2}',
             "num_attention_heads is 0, wanted a whole number from 1",
         ),
-        ('{"num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 8}', "leaves no head_dim"),
+        (
+            '{"num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 8}',
+            "hidden_size 4 is not a multiple of num_attention_heads 8",
+        ),
         ('{"num_hidden_layers": 2, "text_config": 5}', "text_config is 5, wanted an object"),
         ('{"num_hidden_layers": 2, "layer_types": 5}', "layer_types is 5, wanted a list"),
         ('{"num_hidden_layers": 2, "layer_types": [[1], {}]}', "layer_types holds"),

@@ -52,7 +52,7 @@ def test_formats_of_weights(details, name):
 
 
 def test_an_unknown_format_is_named():
-    with pytest.raises(KvsimError, match="quantization 'novel' is not known"):
+    with pytest.raises(KvsimError, match="quant_method 'novel' is not known; known are gptq, awq"):
         ModelSpec.from_config({**DENSE, "quantization_config": {"quant_method": "novel"}})
 
 

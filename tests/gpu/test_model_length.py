@@ -124,7 +124,7 @@ def test_scalings_stretch_length_and_table():
     [
         ({"rope_type": "yarn", "factor": "x"}, "hf_overrides: rope_scaling.factor is"),
         ({"rope_type": 4}, "hf_overrides: rope_scaling.rope_type is 4"),
-        ({"rope_type": "wavy"}, 'hf_overrides: rope_scaling.rope_type "wavy" is not known'),
+        ({"rope_type": "wavy"}, "hf_overrides: rope_type 'wavy' is not known; one of default"),
         ("yarn", "hf_overrides: rope_scaling is"),
     ],
 )
@@ -160,3 +160,15 @@ def test_the_longest_length_starts_where_the_batch_follows_it(model, gpu, length
     assert kvsim.plan_capacity(**asked, max_model_len=plan.longest + 1).refusal is not None
     for way in plan.ways_out:
         assert way.longest >= plan.longest
+
+
+def test_the_flag_of_older_releases():
+    asked = {"model": "Qwen3-8B", "gpu": "H100", "rope_scaling": YARN}
+    assert kvsim.plan_capacity(**asked, vllm_version="0.9.2").max_model_len == 131072
+    with pytest.raises(KvsimError, match="rope_scaling: no flag of vLLM"):
+        kvsim.plan_capacity(**asked)
+    early = kvsim.plan_capacity(
+        "Qwen3-8B", "H100", vllm_version="0.9.2", hf_overrides={"rope_parameters": YARN}
+    )
+    assert early.max_model_len == 40960
+    assert any("rope_parameters has no effect before 0.12" in note for note in early.notes)
