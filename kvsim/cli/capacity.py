@@ -15,7 +15,7 @@ from kvsim.gpu.log_facts import LogFacts
 from kvsim.gpu.log_reader import read_log
 from kvsim.gpu.profiles import Profile, profile_of, read_profile, save_profile
 from kvsim.gpu.serve_flags import ServeFlags, read_command, words_of_config
-from kvsim.gpu.sweep import swept
+from kvsim.gpu.sweep import as_flags, quoted, swept
 from kvsim.report.capacity import plot_sweep, print_capacity, print_sweep
 from kvsim.report.evaluation import evaluation_facts, print_evaluation
 from kvsim.report.start_log import log_facts, print_log
@@ -106,7 +106,7 @@ def _remarks(command: ServeFlags) -> tuple[str, ...]:
 def _sweep(
     model: str, facts: dict[str, Any], sweep: Sequence[str], plot: Path | None, *, as_json: bool
 ) -> None:
-    axes = flag_axes(sweep, most=_MOST_ROWS)
+    axes = as_flags(flag_axes([quoted(text) for text in sweep], most=_MOST_ROWS))
     rows = swept(model, facts, axes)
     names = list(axes)
     if plot is not None:
@@ -115,6 +115,9 @@ def _sweep(
         print(json.dumps([_row_facts(names, values, plan) for values, plan in rows], indent=1))
     else:
         print_sweep(names, rows, console())
+        wrong = sum(isinstance(plan, str) for _, plan in rows)
+        if wrong:
+            console().print(f"{wrong:,} of {len(rows):,} settings are not allowed")
 
 
 def _row_facts(names: Sequence[str], values: Sequence[Any], plan: CapacityPlan | str) -> dict[str, Any]:

@@ -184,3 +184,52 @@ def test_a_terminal_of_any_width(monkeypatch, width, colour):
     assert ("\x1b[" in text) == colour
     assert "--gpu-memory-utilization 0.98" in text
     assert "…" not in text
+
+
+def test_sweeps_name_flags_as_the_command_line_does(capsys):
+    sweep = ["--sweep", "tp=1,2,3", "--sweep", "max-model-len=4k,8K"]
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *sweep)
+    assert code == 0
+    assert "tensor_parallel_size" in out
+    assert "4000" in out
+    assert "8192" in out
+    assert out.splitlines()[-1] == "2 of 6 settings are not allowed"
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--sweep", "gpu=L4,H100", "--json")
+    assert [row["gpu"] for row in json.loads(out)] == ["L4", "H100 SXM"]
+    versions = ["--sweep", "vllm_version=0.16,0.20"]
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *versions, "--json")
+    assert [row["vllm_version"] for row in json.loads(out)] == ["0.16.0", "0.20.0"]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "says"),
+    [
+        (["tpp=1,2"], "--sweep: tpp bears on nothing that is planned"),
+        (["max_modle_len=1,2"], "nearest: max_model_len"),
+        (["tp=1,2", "tensor_parallel_size=4"], "--sweep: tensor_parallel_size is tensor_parallel_size again"),
+        (["block_size=16", "block_size=32"], "is set twice"),
+        (["block_size=1:100000:1"], "100,000 values are more than 2,000; take a wider step"),
+        (["max_model_len=4k,x"], "--sweep max_model_len: 'x' is not a whole number"),
+    ],
+)
+def test_bad_sweeps_are_one_line(capsys, sweep, says):
+    options = [word for each in sweep for word in ("--sweep", each)]
+    code, out, err = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *options)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_permission_before_the_command(capsys):
+    line = ["vllm", "serve", "Qwen3-8B", "--max-model-len", "131072"]
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "H100", "--", *line)
+    assert code == 0
+    assert "vLLM refuses to start: User-specified max_model_len (131072) is greater than" in out
+    assert "Largest max_model_len that fits: 40,960" in out
+    allowed = ["VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", *line]
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "H100", "--", *allowed)
+    assert "for 131,072 tokens per request" in out
+    scaling = '{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}'
+    old = ["--vllm-version", "0.9.2", "--", *line, "--rope-scaling", scaling]
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "H100", *old)
+    assert "for 131,072 tokens per request" in out
