@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ class CapacityPlan:
     num_gpu_blocks, kv_cache_size_tokens, max_concurrency: 0 where vLLM refuses to start.
     estimated: whether the tokens rest on a predicted part. tokens_low, tokens_high: range of
     kv_cache_size_tokens that the prediction's measured error leaves; equal where nothing is estimated.
-    observed: parts of the prediction that a profile has set. refusal: vLLM's words, or None.
+    observed: parts of the prediction that a log has shown. sources: where the parts come from that were not
+    predicted for this server, in words. refusal: vLLM's words, or None.
     refused: what was short, "free memory" at start, "memory" for the cache, or "length".
     needed, usable: bytes of a request of max_model_len and bytes that it may use, on the stage that is
     short; for "free memory" the bytes that vLLM asks for and those that are free.
@@ -72,6 +73,7 @@ class CapacityPlan:
     longest: int = 0
     ways_out: tuple[WayOut, ...] = ()
     observed: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -175,6 +177,7 @@ def _answer(question: CapacityQuestion) -> CapacityPlan:
         lines=() if start.refusal else _lines(question, available, start),
         refusal=start.refusal,
         observed=tuple(question.observed) if prediction else (),
+        sources=dict.fromkeys(question.observed, "observed, as given") if prediction else {},
         notes=(*question.notes(), *_beyond_the_card(question, layout, available)),
     )
     _, needed, usable = layout.need(available, start.length)

@@ -1,7 +1,7 @@
 """`kvsim capacity --sweep FLAG=VALUES`: one plan for every combination of some flags' values."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -56,15 +56,18 @@ def _value(text: str) -> Any:
 
 
 def swept(
-    model: str, facts: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+    model: str,
+    facts: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    answer: Callable[..., CapacityPlan] = plan_capacity,
 ) -> list[tuple[tuple[Any, ...], CapacityPlan | str]]:
-    """(values, plan) per combination; the plan is a sentence where that combination is not allowed."""
+    """(values, plan) per combination, by `answer`; a sentence in place of a plan that is not allowed."""
     rows: list[tuple[tuple[Any, ...], CapacityPlan | str]] = []
     problems = 0
     for values in itertools.product(*axes.values()):
         settings: dict[str, Any] = {**facts, "model": model} | dict(zip(axes, values, strict=True))
         try:
-            rows.append((values, plan_capacity(**settings)))
+            rows.append((values, answer(**settings)))
         except KvsimError as error:
             problems += 1
             rows.append((values, str(error)))

@@ -138,7 +138,7 @@ def _memory_rows(plan: CapacityPlan) -> list[tuple[str, str, str]]:
         ("x utilization", _gib(found.requested), f"gpu_memory_utilization {plan.gpu_memory_utilization:g}"),
     ]
     for key, name, size, why in _parts(found):
-        rows.append((f"- {name}", _gib(size), "observed, from the profile" if key in plan.observed else why))
+        rows.append((f"- {name}", _gib(size), plan.sources.get(key, why)))
     for extra in plan.extras:
         rows.append((f"{'-' if extra.size >= 0 else '+'} {extra.name}", _gib(abs(extra.size)), extra.why))
     rows.append(("= KV cache", _gib(plan.available), "available for KV"))

@@ -11,7 +11,8 @@ from kvsim.errors import KvsimError
 from kvsim.gpu.log_comparison import adds_up, differences
 from kvsim.gpu.log_facts import facts_of
 from kvsim.gpu.log_reader import read_log
-from kvsim.gpu.profiles import profile_of, read_profile, save_profile
+from kvsim.gpu.profile_file import read_profile, save_profile
+from kvsim.gpu.profiles import profile_of
 
 V0 = """\
 INFO 11-20 12:00:00 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: model='meta-llama/\
