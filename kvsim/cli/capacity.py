@@ -50,6 +50,57 @@ class Card:
         return read_profile(readable(self.profile)) if self.profile is not None else None
 
 
+@dataclass(frozen=True)
+class Modes:
+    """The options that choose between a plan, a sweep, a log and an evaluation."""
+
+    words: Sequence[str]
+    card: Card
+    sweep: Sequence[str]
+    plot: Path | None
+    log: Path | None
+    save_profile: Path | None
+    evaluate: Path | None
+    rows: bool
+
+    def check(self) -> None:
+        """Raises KvsimError for an option that would be without effect beside the others."""
+        given = self._given()
+        if self.evaluate is not None:
+            _refuse(given, "--evaluate", "it takes only --rows and --json", but=("--rows",))
+        elif self.rows:
+            raise KvsimError("--rows: wants an --evaluate to show the rows of")
+        elif self.log is not None:
+            _refuse(given, "--log", "plan without it", but=("MODEL", *_OF_A_CARD, "--save-profile"))
+        elif self.save_profile is not None:
+            raise KvsimError("--save-profile: wants a --log to read")
+
+    def _given(self) -> list[str]:
+        options = {
+            "MODEL": self.words,
+            "--gpu": self.card.gpu,
+            "--gpu-memory-gib": self.card.gpu_memory_gib is not None,
+            "--used-by-others-gib": self.card.used_by_others_gib,
+            "--vllm-version": self.card.vllm_version,
+            "--profile": self.card.profile,
+            "--sweep": self.sweep,
+            "--plot": self.plot,
+            "--log": self.log,
+            "--save-profile": self.save_profile,
+            "--rows": self.rows,
+        }
+        return [name for name, value in options.items() if value]
+
+
+_OF_A_CARD = ("--gpu", "--gpu-memory-gib", "--used-by-others-gib", "--vllm-version")
+
+
+def _refuse(given: Sequence[str], beside: str, mend: str, but: Sequence[str]) -> None:
+    idle = [name for name in given if name not in (*but, beside)]
+    if idle:
+        raise KvsimError(f"{idle[0]}: has no effect beside {beside}; {mend}")
+
+
 def capacity_command(
     words: Sequence[str], card: Card, sweep: Sequence[str], plot: Path | None, *, as_json: bool
 ) -> None:

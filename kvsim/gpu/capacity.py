@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.gpu.capacity_question import CapacityQuestion, settle
+from kvsim.gpu.gpus import gpu_remark
 from kvsim.gpu.memory_extras import MemoryExtra
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction
@@ -19,6 +20,7 @@ from kvsim.gpu.ways_out import WayOut, at_free_utilization, fitting, starts, way
 __all__ = ["CapacityPlan", "WayOut", "log_lines", "plan_capacity"]
 
 _KEYS = "--gpu-memory-utilization"
+_SWAP_GIB = 4  # default of --swap-space
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,11 @@ def plan_capacity(
         offline=offline,
         observed=observed,
     )
-    return replace(_answer(question), ignored=ignored)
+    plan = _answer(question)
+    remark = gpu_remark(gpu) if gpu is not None and gpu_memory_gib is None else None
+    if "swap_space" in question.flags and not question.release.v0:
+        ignored = (*ignored, f"--swap-space {question.flags['swap_space']:g}")  # only V0 swaps
+    return replace(plan, ignored=ignored, notes=(*((remark,) if remark else ()), *plan.notes))
 
 
 @dataclass(frozen=True)
@@ -253,7 +259,11 @@ def _beyond_the_card(question: CapacityQuestion, layout: StagedLayout, available
 
 def _lines(question: CapacityQuestion, available: int, start: _Start) -> tuple[str, ...]:
     of = question.release
-    lines = log_lines(of, available, start.tokens, start.length, start.concurrency, blocks=start.blocks)
+    swap = math.floor(question.flags.get("swap_space", _SWAP_GIB) * 2**30)
+    cpu = swap // max(stage.block_bytes for stage in question.layout().stages)
+    lines = log_lines(
+        of, available, start.tokens, start.length, start.concurrency, blocks=start.blocks, cpu_blocks=cpu
+    )
     if "kv_cache_memory_bytes" not in question.flags or of.v0 or of.minor < 10:
         return lines
     reserved = f"reserved {format_gib(available)} GiB memory for KV Cache as specified by"
@@ -261,16 +271,23 @@ def _lines(question: CapacityQuestion, available: int, start: _Start) -> tuple[s
 
 
 def log_lines(
-    of: Release, available: int, tokens: int, length: int, most: float, *, blocks: int = 0
+    of: Release,
+    available: int,
+    tokens: int,
+    length: int,
+    most: float,
+    *,
+    blocks: int = 0,
+    cpu_blocks: int = 0,
 ) -> tuple[str, ...]:
     """The capacity lines of that release's start-up log (texts of the wheels 0.6.6 to 0.33.0).
 
     V0 and V1 to 0.7 print blocks, V1 prints the memory from 0.9 on; one line for tokens and requests
-    from 0.28 on.
+    from 0.28 on. cpu_blocks: --swap-space by the bytes of a block (`determine_num_available_blocks` of V0).
     """
     if of.v0 or of.minor < 8:
         rest = f"the rest of the memory reserved for KV Cache is {available / 2**30:.2f}GiB."
-        cpu = ", # CPU blocks: (swap space)" if of.v0 else ""
+        cpu = f", # CPU blocks: {cpu_blocks}" if of.v0 else ""
         counted = f"# {'cuda' if of.v0 and of.minor >= 7 else 'GPU'} blocks: {blocks}{cpu}"
         concurrency = f"Maximum concurrency for {length} tokens per request: {most:.2f}x"
         return (rest, counted, concurrency) if of.v0 else (counted, concurrency)

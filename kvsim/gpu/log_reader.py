@@ -55,7 +55,11 @@ def read_log(path: Path) -> LogFacts:
 def read_text(text: str) -> LogFacts | None:
     """Facts of the last start-up that printed a result; None if none did."""
     starts = [facts_of(part) for part in start_ups(text)]
-    good = [facts for facts in starts if any(getattr(facts, name) is not None for name in _RESULTS)]
+    good = [
+        facts
+        for facts in starts
+        if facts.doubted or any(getattr(facts, each) is not None for each in _RESULTS)
+    ]
     return replace(good[-1], starts=len(starts)) if good else None
 
 

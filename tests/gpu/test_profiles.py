@@ -51,7 +51,11 @@ def test_a_profile_holds_what_was_printed_and_says_what_was_not(tmp_path, conten
         ({"max_num_seqs": 1024}, {"activation"}, "max_num_seqs 256, this server has 1024"),
         ({"max_num_batched_tokens": 8192}, {"activation"}, "max_num_batched_tokens 2048"),
         ({"tensor_parallel_size": 2}, {"weights", "activation", "non_torch"}, "tensor_parallel_size 1"),
-        ({"vllm_version": "0.16"}, {"activation", "non_torch"}, "vllm_version 0.19.0, this server has 0.16.0"),
+        (
+            {"vllm_version": "0.16"},
+            {"activation", "non_torch"},
+            "vllm_version 0.19.0, this server has 0.16.0",
+        ),
         ({"gpu": "L4"}, {"activation", "non_torch"}, "gpu RTX 4090, this server has L4"),
         ({"quantization": "fp8"}, {"weights"}, "quantization not given, this server has fp8"),
     ],
@@ -75,7 +79,9 @@ def test_patches_cards_alike_and_utilization_change_nothing(tmp_path, content):
 
 
 def test_another_model_is_refused(tmp_path, content):
-    with pytest.raises(KvsimError, match=r"observed with .*Llama-3.1-8B.*, which says nothing about .*Qwen3-8B"):
+    with pytest.raises(
+        KvsimError, match=r"observed with .*Llama-3.1-8B.*, which says nothing about .*Qwen3-8B"
+    ):
         planned(tmp_path, content, "Qwen3-8B")
     moved = content | {"server": content["server"] | {"model": "no-such-folder"}}
     plan = planned(tmp_path, moved)
@@ -117,7 +123,10 @@ def test_parts_that_exceed_the_sum_are_cut_and_said(tmp_path):
         ({"parts_gib": {}}, "parts_gib: empty"),
         ({"filled_gib": [1]}, "filled_gib: [1], wanted an object"),
         ({"rest_gib": "x"}, 'rest_gib: "x", wanted GiB'),
-        ({"observed_with": {"max_num_seqs": "many"}}, 'observed_with: max_num_seqs is "many", wanted a whole'),
+        (
+            {"observed_with": {"max_num_seqs": "many"}},
+            'observed_with: max_num_seqs is "many", wanted a whole',
+        ),
         ({"observed_with": {"version": 19}}, "observed_with: version is 19, wanted text"),
         ({"observed_with": {"enforce_eager": 1}}, "observed_with: enforce_eager is 1, wanted true or false"),
         ({"observed_with": {"weights_gib": []}}, "observed_with: weights_gib is [], wanted a number"),
