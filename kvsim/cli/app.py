@@ -204,7 +204,7 @@ def capacity(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the sweep, a PNG or SVG.")
+        Path | None, typer.Option(metavar="FILE", help="Also draw the sweep, a PNG, SVG or PDF.")
     ] = None,
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Explain this start-up log; it names the flags.")

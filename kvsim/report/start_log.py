@@ -6,6 +6,7 @@ from rich.console import Console
 
 from kvsim.gpu.capacity import CapacityPlan
 from kvsim.gpu.log_comparison import (
+    Difference,
     adds_up,
     cache_differences,
     card_doubt,
@@ -120,5 +121,12 @@ def log_facts(seen: LogFacts, plan: CapacityPlan | None, why: str) -> dict[str, 
         facts["no_prediction"] = why
     elif plan.prediction is not None:
         facts["differences"] = [vars(row) for row in differences(seen, plan.prediction)]
+        cache = cache_differences(seen, plan.prediction, plan.available)
+        if cache is not None:
+            facts["differences"].append(vars(Difference("KV cache", *cache)))
+        if logged_tokens(seen) is not None:
+            cause = tokens_cause(seen, plan.available, plan.kv_cache_size_tokens)
+            facts["tokens"] = {"printed": logged_tokens(seen), "cause": cause}
+        facts["card_doubt"] = card_doubt(seen, plan.prediction, plan.gpu)
         facts["prediction"] = plan.to_dict()
     return facts

@@ -227,6 +227,12 @@ def test_a_log_says_what_it_lacks_and_what_is_not_believed(capsys, tmp_path):
     )
     cells = [line.split() for line in out.partition("Beside the prediction")[2].splitlines()[2:]]
     assert all(len(line) > 3 for line in cells if line)  # a cause on every line
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--gpu", "4090", "--json")
+    facts = json.loads(out)
+    assert "weights" in facts["missing_parts"]
+    assert facts["differences"][-1]["part"] == "KV cache"
+    assert facts["tokens"]["printed"] == 41_408
+    assert all(row["cause"] for row in (*facts["differences"], facts["tokens"]))
 
 
 @pytest.mark.parametrize("flags", [["--num-gpu-blocks-override", "4000"], ["--kv-cache-memory-bytes", "10G"]])
