@@ -168,7 +168,7 @@ def _cache_cause(facts: LogFacts, predicted: MemoryPrediction, available: int) -
         return f"another {what}: vLLM may use {abs(asked):.2f} GiB {'more' if asked > 0 else 'less'}"
     parts = differences(facts, predicted)
     told = -sum(row.printed_gib - row.predicted_gib for row in parts)
-    if parts and abs(more - told) <= max(abs(more) / 2, 2 * _ALIKE):
+    if parts and abs(more - told) <= abs(more) / 2:
         return f"mostly {parts[0].part}, {parts[0].printed_gib - parts[0].predicted_gib:+.2f} GiB as printed"
     untold = [name for name in missing_parts(facts) if name in ("weights", "non-torch", "activation peak")]
     return f"{' or '.join(untold)}, which the log does not print" if untold else "what other processes held"

@@ -83,7 +83,7 @@ class Profile:
         notes += [_change(name, self.server, there) for name in changed]
         if changed:
             kept = _listed(parts) or "nothing"
-            anew = _listed(part for part in PARTS if part in lost and part in known)
+            anew = _listed(part for part in PARTS if part in lost and getattr(plan.prediction, part))
             notes.append(f"profile: {kept} used as kept; {anew or 'nothing'} predicted anew")
         return Reused(parts, sources, tuple(name for name in parts if name in self.parts), tuple(notes))
 

@@ -184,6 +184,8 @@ def test_every_difference_has_a_cause():
     assert causes(V1, kv_cache_dtype="fp8")[1].endswith(
         "cache format, block size, draft layers or max_model_len"
     )
+    near = "Available KV cache memory: 56.1 GiB\nModel loading took 14.99 GiB"  # weights as predicted
+    assert causes(near)[0] == "non-torch or activation peak, which the log does not print"
     cache, _, _ = causes("Available KV cache memory: 50.0 GiB\nModel loading took 15.0 GiB memory")
     assert cache == "non-torch or activation peak, which the log does not print"
     assert causes("GPU KV cache size: 1,024 tokens")[:2] == (None, "the KV cache memory, which decides")
