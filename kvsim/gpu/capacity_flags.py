@@ -26,6 +26,7 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "kv_cache_memory_bytes": _NUMBER,
     "gpu_memory_utilization": _REAL,
     "cpu_offload_gb": _REAL,
+    "swap_space": _REAL,
     # formats
     "kv_cache_dtype": _NAME,
     "kv_cache_layout": _NAME,
@@ -109,8 +110,9 @@ def _check_ranges(given: Mapping[str, Any]) -> None:
     share = given.get("gpu_memory_utilization", 1)
     if not 0 < share <= 1:
         raise KvsimError(f"gpu_memory_utilization: {share!r} is not above 0 and at most 1")
-    if not 0 <= given.get("cpu_offload_gb", 0) < 1e6:
-        raise KvsimError(f"cpu_offload_gb: {given['cpu_offload_gb']!r} is not a number from 0")
+    for key in ("cpu_offload_gb", "swap_space"):
+        if not 0 <= given.get(key, 0) < 1e6:
+            raise KvsimError(f"{key}: {given[key]!r} is not a number from 0")
     for key in (*_ABOVE_ZERO, *_COUNTS):
         if given.get(key, 1) < 1:
             raise KvsimError(f"{key}: {given[key]!r} is not a whole number above 0")

@@ -115,6 +115,7 @@ VALUES: dict[str, Callable[[str, str], Any]] = {
     "max-lora-rank": whole_number,
     "gpu-memory-utilization": share,
     "cpu-offload-gb": _real,
+    "swap-space": _real,
     "kv-cache-dtype": _text,
     "quantization": _text,
     "load-format": _text,

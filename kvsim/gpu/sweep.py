@@ -4,7 +4,7 @@ The values are read by `kvsim.sweep.axes`.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -67,15 +67,18 @@ def _value(name: str, value: Any) -> Any:
 
 
 def swept(
-    model: str, facts: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+    model: str,
+    facts: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    answer: Callable[..., CapacityPlan] = plan_capacity,
 ) -> list[tuple[tuple[Any, ...], CapacityPlan | str]]:
-    """(values, plan) per combination; the plan is a sentence where that combination is not allowed."""
+    """(values, plan) per combination, by `answer`; a sentence in place of a plan that is not allowed."""
     rows: list[tuple[tuple[Any, ...], CapacityPlan | str]] = []
     problems = 0
     for values in itertools.product(*axes.values()):
         settings: dict[str, Any] = {**facts, "model": model} | dict(zip(axes, values, strict=True))
         try:
-            rows.append((values, plan_capacity(**settings)))
+            rows.append((values, answer(**settings)))
         except KvsimError as error:
             problems += 1
             rows.append((values, str(error)))

@@ -167,8 +167,8 @@ def _utilization(question: CapacityQuestion, length: int) -> WayOut | None:
     highest = min(_HIGHEST_UTILIZATION, _floor(_free_share(question)))
     beyond = ""
     if wanted > highest:
-        size = (wanted - highest) * question.total / GIB
-        beyond = f"; {length:,} tokens would need {wanted:.2f}, {size:.2f} GiB more than there is"
+        cards = "this card" if _gpus(question) == 1 else "these cards"
+        beyond = f"; {length:,} tokens are impossible on {cards}, {_lacking(question, wanted, highest)}"
     if highest <= now and starts(question):
         _, longest = fitting(question, length)
         return WayOut("utilization", "", False, longest, f"{now:g} is the most that this card allows{beyond}")
@@ -183,6 +183,20 @@ def _utilization(question: CapacityQuestion, length: int) -> WayOut | None:
     return WayOut("utilization", f"--gpu-memory-utilization {value:g}", fits, longest, price)
 
 
+def _gpus(question: CapacityQuestion) -> int:
+    return question.options.tensor_parallel_size * question.options.pipeline_parallel_size
+
+
+def _lacking(question: CapacityQuestion, wanted: float, highest: float) -> str:
+    """What stands in the way of a utilization beyond the highest that can be asked for."""
+    size = (wanted - highest) * question.total / GIB
+    if question.used_by_others and highest < _HIGHEST_UTILIZATION:
+        return f"{size:.2f} GiB short beside the {question.used_by_others / GIB:.2f} GiB of other processes"
+    if wanted > 1:
+        return f"{size:.2f} GiB short"
+    return f"{size:.2f} GiB more than the driver leaves"
+
+
 def _fp8(question: CapacityQuestion, length: int, prefix: str) -> WayOut | None:
     if question.options.kv_cache_dtype.startswith("fp8"):
         return None
@@ -192,7 +206,8 @@ def _fp8(question: CapacityQuestion, length: int, prefix: str) -> WayOut | None:
         return None
     if longest < fitting(question, length)[1]:
         return None
-    price = "half the bytes a token, at 8-bit precision"
+    before, after = (each.layout().bytes_for(length) for each in (question, question.with_kv_dtype("fp8")))
+    price = f"8-bit precision; a request of {length:,} tokens takes {after / before:.0%} of the bytes"
     if _lacks_fp8(question.setup.gpu_name):
         price += "; this card has no fp8 units and converts on the fly"
     return WayOut("fp8 KV cache", f"{prefix}--kv-cache-dtype fp8", fits, longest, price)

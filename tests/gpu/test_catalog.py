@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kvsim
 import kvsim.gpu
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
@@ -107,7 +108,10 @@ def test_gpu_names_are_forgiving(name, row):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("A100", "'A100' is ambiguous: A100-40GB SXM or A100-80GB SXM; name one of them"),
+        (
+            "A100",
+            "'A100' is ambiguous: A100-40GB SXM or A100-80GB SXM or A100-40GB PCIe or A100-80GB PCIe; name",
+        ),
         ("Tesla V100", "is ambiguous: V100-16GB SXM or V100-32GB SXM"),
         ("RTX 4060 Ti", "is ambiguous: RTX 4060 Ti 16GB or RTX 4060 Ti 8GB"),
         ("H100 24GB", "is not in the catalog; nearest: H100"),
@@ -388,3 +392,29 @@ def test_any_config_file_is_a_model_or_told(tmp_path_factory, odd):
     except KvsimError as error:
         said = str(error)
     assert "\n" not in said
+
+
+def test_an_ambiguous_gpu_names_every_card_of_that_name():
+    with pytest.raises(KvsimError) as refusal:
+        catalog.gpu("A100")
+    assert all(
+        f"A100-{row}" in str(refusal.value) for row in ("40GB SXM", "80GB SXM", "40GB PCIe", "80GB PCIe")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("H100", "gpu: H100 is taken to be H100 SXM; there is also H100 PCIe, H100 NVL"),
+        ("H100 80GB", "gpu: H100 80GB is taken to be H100 SXM; there is also H100 PCIe"),
+        ("a100-80gb", "gpu: a100-80gb is taken to be A100-80GB SXM; there is also A100-80GB PCIe"),
+        ("NVIDIA H100 80GB HBM3", None),
+        ("H100 SXM", None),
+        ("L4", None),
+        ("4090", None),
+    ],
+)
+def test_a_gpu_that_was_chosen_among_several_is_named(name, remark):
+    assert catalog.gpu_remark(name) == remark
+    plan = kvsim.plan_capacity("Qwen3-8B", name, max_model_len=4096)
+    assert (remark in plan.notes) == (remark is not None)

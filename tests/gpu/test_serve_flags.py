@@ -123,8 +123,8 @@ def test_what_is_neither_used_nor_ignored_is_listed():
     )
     assert read.unknown == ("--max-modle-len 9 (nearest: --max-model-len)", "--zzz")
     assert read.unmodelled == ("--prefill-context-parallel-size 2",)
-    assert read.ignored == ("--served-model-name a b", "--swap-space 4")
-    assert read.values == {"enable_chunked_prefill": False}
+    assert read.ignored == ("--served-model-name a b",)
+    assert read.values == {"enable_chunked_prefill": False, "swap_space": 4.0}
 
 
 def test_a_config_file_is_overruled_by_the_command_line():
