@@ -324,7 +324,7 @@ def row_memory(row: LogRow) -> int | None:
 def row_setup(row: LogRow, model: ModelSpec, total: int) -> MemorySetup:
     """The flags of a row, with the release's defaults where it states none."""
     of, gpu = row.release, row["gpu"]
-    length = row.whole("max_model_len") or model.max_position_embeddings or 4096
+    length = row.whole("max_model_len") or model.usual_length(of.minor) or 4096
     batched, seqs = batch_limits(
         of,
         total,
