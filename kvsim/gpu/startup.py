@@ -114,7 +114,7 @@ def estimate_available(
     Raises KVCacheTooSmallError if nothing is left.
     """
     of = release(rules.version)
-    length = max_model_len if max_model_len and max_model_len > 0 else model.max_position_embeddings or 4096
+    length = max_model_len if max_model_len and max_model_len > 0 else model.usual_length(of.minor) or 4096
     batched, seqs = batch_limits(
         of,
         gpu.memory_bytes,
