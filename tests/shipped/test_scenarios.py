@@ -48,6 +48,12 @@ def test_each_has_an_answer() -> None:
 
 
 @pytest.mark.parametrize("name", script.names())
+def test_every_server_in_it_would_start(name: str) -> None:
+    rows = kept(name).get("sweep") or [kept(name)["run"]]
+    assert not [row for row in rows if "remark" in row or "error" in row]
+
+
+@pytest.mark.parametrize("name", script.names())
 def test_it_gives_the_answer_that_is_kept(name: str) -> None:
     start = time.monotonic()
     found = json.loads(json.dumps(script.chief_figures(name)))
