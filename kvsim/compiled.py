@@ -20,7 +20,7 @@ from numba.core import config
 
 _PACKAGE = Path(__file__).parent
 numba_config: Any = config  # its type hints do not know the settings either
-_COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py")
+_COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")
 
 
 def sources_digest(package: Path = _PACKAGE) -> str:
