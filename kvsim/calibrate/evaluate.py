@@ -27,9 +27,7 @@ _NAMES = {
 }
 
 
-def scored(
-    rows: dict[str, pd.DataFrame], known: Callable[[str], Calibration] = calibration
-) -> pd.DataFrame:
+def scored(rows: dict[str, pd.DataFrame], known: Callable[[str], Calibration] = calibration) -> pd.DataFrame:
     """Every row with what the model says of it.
 
     Columns: line (operation as people read it), gpu, which (LEFT_OUT ..), source (form of the table),

@@ -12,8 +12,8 @@ from kvsim.calibrate.tables import FORMS, left_out
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import forms
-from kvsim.gpu.cost.calibration import Calibration, Source, ValueSet, calibration, device
-from kvsim.gpu.cost.curves import prefill_us
+from kvsim.gpu.cost.calibration import Calibration, Source, ValueSet, completed, device
+from kvsim.gpu.cost.curves import batch_body, prefill_us
 from kvsim.gpu.cost.forms import AttentionShape, Device
 from kvsim.gpu.cost.residual import MOST, ResidualTable
 
@@ -25,9 +25,21 @@ RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _OCTAVES = tuple(2.0 ** np.arange(21))
 _ATTENTION_STIFFNESS = {"head_dim": 0.1, "ratio": 0.02, "streams": 0.01, "length": 0.01}
 _GEMM_NODES = (*(2.0 ** np.arange(5, 17)), 1536, 3072, 6144, 12288)
-_ROW_NODES = tuple(sorted((*(2.0 ** np.arange(16)), *(1.5 * 2.0 ** np.arange(4, 15)))))
-_GEMM_STIFFNESS = {"m": 0.01, "n": 0.02, "k": 0.02}
-_REDUCE_STIFFNESS = {"ranks": 0.3, "size": 0.1}
+_ROW_NODES = {
+    "bfloat16": (*(2.0 ** np.arange(16)), *(1.5 * 2.0 ** np.arange(4, 15))),
+    "fp8": (
+        *(2.0 ** np.arange(16)),
+        *(1.5 * 2.0 ** np.arange(4, 15)),
+        *(2.0 ** np.arange(4, 10) + 1.0),  # its tiles end sharply
+    ),
+}
+_GEMM_STIFFNESS = {
+    "bfloat16": {"m": 0.01, "n": 0.02, "k": 0.02},
+    "fp8": {"m": 0.002, "n": 0.02, "k": 0.02},
+}
+# 16-bit products are close to a plain roofline; what fp8 adds is quantised activations and long walks.
+_PLAIN_ROOFLINE = {"norm": 16.0, "walk": 0.0, "quantise": 0.0}
+_REDUCE_STIFFNESS = {"ranks": 0.03, "size": 0.3}
 
 # Mixed steps where none were measured. FlashAttention-2 drops split KV and the packing of a group's
 # heads; FlashAttention-3 and FlashInfer keep them. The rows of the first are from our own fits of
@@ -40,7 +52,11 @@ _PREFERRED = ("gemm", "step_dense", "step_per_sequence", "layers_v0", "vidur_lin
 
 _SMALL_OPERATIONS: dict[str, tuple[Spec, Callable[..., Any], tuple[str, ...]]] = {
     "small": (forms.SMALL_PARAMETERS, lambda p, g, r: forms.small_time(p, g.bandwidth, r.bytes), ("bytes",)),
-    "sampler": (forms.SMALL_PARAMETERS, lambda p, g, r: forms.small_time(p, g.bandwidth, r.bytes), ("bytes",)),
+    "sampler": (
+        forms.SMALL_PARAMETERS,
+        lambda p, g, r: forms.small_time(p, g.bandwidth, r.bytes),
+        ("bytes",),
+    ),
     "moe": (
         forms.MOE_PARAMETERS,
         lambda p, g, r: forms.moe_time(p, g.flops, g.bandwidth, r.pairs, r.active, r.weights),
@@ -55,20 +71,20 @@ _SMALL_OPERATIONS: dict[str, tuple[Spec, Callable[..., Any], tuple[str, ...]]] =
 }
 
 
-def fit_gpu(name: str, rows: dict[str, pd.DataFrame], relative: Calibration | None = None) -> Calibration:
+def fit_gpu(name: str, rows: dict[str, pd.DataFrame]) -> Calibration:
     """All operations that the rows (operation -> frame) have of the GPU of that catalog name.
 
-    relative: whose numbers stand in where only few shapes were measured; by default the GPU's own
-    shipped calibration with what it borrows. Raises KvsimError if no operation has enough rows.
+    Where only few shapes were measured, numbers of the GPU's relatives stand in for those that the rows
+    cannot tell. Raises KvsimError if no operation has enough rows.
     """
     gpu = device(catalog.gpu(name))
-    relative = relative or calibration(name)
     mine = {operation: frame[frame.gpu == name] for operation, frame in rows.items()}
     values: dict[str, ValueSet] = {}
-    if len(mine.get("attention", ())):
-        values |= _attention_sets(mine["attention"], gpu, relative)
     if len(mine.get("gemm", ())):
-        values |= _gemm_sets(mine["gemm"], gpu, relative)
+        values |= _gemm_sets(mine["gemm"], gpu, completed(Calibration(gpu=name, values={})))
+    if len(mine.get("attention", ())):
+        relatives = completed(Calibration(gpu=name, values=values))
+        values |= _attention_sets(mine["attention"], gpu, relatives)
     for operation, (spec, predict, axes) in _SMALL_OPERATIONS.items():
         frame = mine.get(operation)
         if frame is not None and len(frame):
@@ -117,7 +133,9 @@ def batch_of(frame: pd.DataFrame) -> list[NDArray[np.float64]]:
 
 
 def _attention_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> dict[str, ValueSet]:
-    frame = frame[(frame.head_dim <= LARGEST_HEAD) & ~frame.kernel.str.contains("triton|unequal")]
+    # The last are kernels alone, of one short sequence: they say little of a layer in a step.
+    told = ~frame.kernel.str.contains("triton") & (frame.form != "chunked_attention_v0")
+    frame = frame[(frame.head_dim <= LARGEST_HEAD) & told]
     values: dict[str, ValueSet] = {}
     for (dtype, windowed), part in frame.groupby(["dtype", frame.window > 0]):
         suffix = "_window" if windowed else ""
@@ -141,7 +159,7 @@ def _attention_set(
     few = _sample(rows)
     fixed = _given(prefill, rows, model)
     base = model.table if model else None
-    shift = _attention_residual(base, few) if base else 0.0
+    shift = base.at(**_where(few, gpu, model.parameters)) if base and model else 0.0
 
     def predict(p: Parameters) -> NDArray[np.float64]:
         return np.asarray(attention_us(p, few, gpu, prefill) * np.exp(shift))
@@ -151,7 +169,7 @@ def _attention_set(
     pure = rows[(rows.singles == 0) & (rows.context == 0)] if prefill else rows
     pure = pure[(pure.window == 0) | (pure.window <= 1024)]
     table = base
-    if len(pure) >= 50:
+    if len(pure) >= 50 and not (model and (rows.many.max() <= 1)):
         table = _attention_table(parameters, pure, gpu, prefill, base)
     return {f"{operation}/{dtype}": _value_set(parameters, table, rows, frame, _MEASURED_ATTENTION[prefill])}
 
@@ -163,49 +181,71 @@ _MEASURED_ATTENTION = {
 
 
 def _given(prefill: bool, rows: pd.DataFrame, model: ValueSet | None) -> Parameters:
-    """Numbers that these rows cannot tell."""
+    """Numbers that these rows cannot tell: assumed, or those of a relative (`model`)."""
+    alone = rows.many.max() <= 1  # one prefill at a time, or only single tokens
     if not prefill:
-        return {} if model is None else {k: v for k, v in model.parameters.items() if k not in ("launch", "per_head", "walk", "bandwidth_efficiency")}
+        if model is None:
+            return {}
+        # The kernel alone, without the write of the KV: only the slope over the KV can be compared.
+        free = (
+            {"bandwidth_efficiency"}
+            if not rows.hot.any() and (rows.form == "step_attention").all()
+            else {"launch", "per_head", "walk", "bandwidth_efficiency"}
+        )
+        return {name: value for name, value in model.parameters.items() if name not in free}
     kernel = " ".join(rows.kernel.unique())
-    hopper = "fa3" in kernel or "fa4" in kernel or "flashinfer" in kernel
-    given = dict(_MIXED_OTHER if hopper else _MIXED_FA2)
+    keeps_split = "fa3" in kernel or "fa4" in kernel or "flashinfer" in kernel
+    given = dict(_MIXED_OTHER if keeps_split else _MIXED_FA2)
     if (rows.singles > 0).any():
         given = {"packed": 0.0, "single_walk": 1.0}
     if model is not None:
-        kept = ("pad", "per_row", "softmax", "norm")
+        kept = ["pad", "softmax", "norm"]
+        kept += ["flops_efficiency", "bandwidth_efficiency"] if alone else ["per_row"]
         given |= {name: model.parameters[name] for name in kept}
     return given
 
 
 def attention_us(p: Parameters, rows: pd.DataFrame, gpu: Device, prefill: bool) -> NDArray[np.float64]:
-    """The closed form's times, us; decode tables are hot (see `decode_time`)."""
+    """The closed form's times, us."""
     shape, batch = shape_of(rows), batch_of(rows)
     if prefill:
         return np.asarray(prefill_us(p, shape, gpu, *batch))
-    return np.asarray(forms.decode_time(p, shape, gpu, batch[3], batch[4] + 1.0, hot=True))
+    return np.asarray(forms.decode_time(p, shape, gpu, batch[3], batch[4] + 1.0, rows.hot.to_numpy(float)))
 
 
-def _where(rows: pd.DataFrame) -> dict[str, NDArray[np.float64]]:
-    """Coordinates of rows in a residual table."""
-    many, new, _, singles, single_context = batch_of(rows)
+def _where(rows: pd.DataFrame, gpu: Device, p: Parameters) -> dict[str, NDArray[np.float64]]:
+    """Coordinates of rows in a residual table; unequal batches as `prefill_grid` places them."""
+    many, new, context, singles, single_context = batch_of(rows)
     sequences = np.maximum(many + singles, 1.0)
+    length = np.where(many > 0, new, single_context + 1.0)
+    odd = (many > 0) & ((context > 0) | (singles > 0))
+    if odd.any():
+        length[odd] = _equal_length(rows[odd], gpu, p)
     return {
         "head_dim": rows.head_dim.to_numpy(float),
         "ratio": np.maximum(rows.n_q / rows.n_kv, 1.0).to_numpy(float),
         "streams": sequences * rows.n_kv.to_numpy(float),
-        "length": np.where(many > 0, new, single_context + 1.0),
+        "length": length,
     }
 
 
-def _attention_residual(table: ResidualTable, rows: pd.DataFrame) -> NDArray[np.float64]:
-    return table.at(**_where(rows))
+def _equal_length(rows: pd.DataFrame, gpu: Device, p: Parameters) -> NDArray[np.float64]:
+    """New tokens of as many equal sequences, without earlier context, for which the form takes as long."""
+    shape, batch = shape_of(rows), batch_of(rows)
+    sequences, goal = batch[0] + batch[3], batch_body(p, shape, gpu, *batch)
+    low, high = np.zeros(len(rows)), np.full(len(rows), 20.0)
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        below = batch_body(p, shape, gpu, sequences, 2.0**middle) < goal
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.asarray(2.0**low)
 
 
 def _attention_table(
     p: Parameters, rows: pd.DataFrame, gpu: Device, prefill: bool, base: ResidualTable | None
 ) -> ResidualTable:
     residuals = np.log(rows.us.to_numpy(float) / attention_us(p, rows, gpu, prefill))
-    where = _where(rows)
+    where = _where(rows, gpu, p)
     if base is not None:  # what a relative's table leaves
         own = fit_table(base.axes, where, residuals - base.at(**where), _ATTENTION_STIFFNESS)
         return ResidualTable(base.axes, np.clip(base.values + own.values, -MOST, MOST))
@@ -248,7 +288,8 @@ def _gemm_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> dict[
         def predict(p: Parameters, few: pd.DataFrame = few, shift: Any = shift, dtype: Any = dtype) -> Any:
             return gemm_us(p, few, gpu, str(dtype)) * np.exp(shift)
 
-        parameters = fit_form(forms.GEMM_PARAMETERS, predict, few.us.to_numpy(float))
+        given = {} if dtype == "fp8" else _PLAIN_ROOFLINE
+        parameters = fit_form(forms.GEMM_PARAMETERS, predict, few.us.to_numpy(float), fixed=given)
         table = _gemm_table(parameters, rows, gpu, str(dtype), base)
         values[f"gemm/{dtype}"] = _value_set(parameters, table, rows, part, ("m", "n", "k"))
     return values
@@ -271,14 +312,14 @@ def _gemm_table(
     residuals = np.log(rows.us.to_numpy(float) / gemm_us(p, rows, gpu, dtype))
     where = _gemm_where(rows)
     if base is not None:
-        own = fit_table(base.axes, where, residuals - base.at(**where), _GEMM_STIFFNESS)
+        own = fit_table(base.axes, where, residuals - base.at(**where), _GEMM_STIFFNESS[dtype])
         return ResidualTable(base.axes, np.clip(base.values + own.values, -MOST, MOST))
     axes = {
-        "m": _within(_ROW_NODES, where["m"]),
+        "m": _within(_ROW_NODES[dtype], where["m"]),
         "n": _within(_GEMM_NODES, where["n"]),
         "k": _within(_GEMM_NODES, where["k"]),
     }
-    return fit_table(axes, where, residuals, _GEMM_STIFFNESS)
+    return fit_table(axes, where, residuals, _GEMM_STIFFNESS[dtype])
 
 
 def _preferred(frame: pd.DataFrame) -> pd.DataFrame:
@@ -318,7 +359,7 @@ def _all_reduce_set(operation: str, frame: pd.DataFrame, gpu: Device) -> dict[st
     parameters = fit_form(forms.ALL_REDUCE_PARAMETERS, predict, measured)
     axes = {"ranks": _within(_OCTAVES, ranks), "size": _within(2.0 ** np.arange(41), size)}
     residuals = np.log(measured / predict(parameters))
-    table = fit_table(axes, {"ranks": ranks, "size": size}, residuals, _REDUCE_STIFFNESS, pull=0.05)
+    table = fit_table(axes, {"ranks": ranks, "size": size}, residuals, _REDUCE_STIFFNESS, pull=0.005)
     return {f"{operation}/bfloat16": _value_set(parameters, table, rows, frame, ("ranks", "size"))}
 
 

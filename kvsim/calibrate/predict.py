@@ -20,7 +20,8 @@ Times = NDArray[np.float64]
 def predict(operation: str, rows: pd.DataFrame, known: Calibration) -> tuple[Times, NDArray[np.bool_]]:
     """(us, whether each row lies within the measured range) of rows of one GPU.
 
-    Decode attention is the hot branch, as the tables are; a run takes the cold one.
+    Decode attention takes the hot branch for tables that were timed without a flush of L2, and the cold
+    one, as a run does, for others.
     """
     gpu = device(catalog.gpu(known.gpu))
     if operation == "attention":
@@ -43,13 +44,13 @@ def inside(values: ValueSet, rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _attention(rows: pd.DataFrame, known: Calibration, gpu: Device) -> tuple[Times, NDArray[np.bool_]]:
     us, within = np.empty(len(rows)), np.empty(len(rows), bool)
-    keys = ["dtype", "n_q", "n_kv", "head_dim", "window"]
+    keys = ["dtype", "n_q", "n_kv", "head_dim", "window", "hot"]
     for key, places in rows.groupby(keys).indices.items():
-        dtype, n_q, n_kv, head_dim, window = key  # type: ignore[misc]
+        dtype, n_q, n_kv, head_dim, window, hot = key  # type: ignore[misc]
         part = rows.iloc[places]
         shape = AttentionShape.dense(n_q, n_kv, head_dim, 1.0 if dtype == "fp8" else 2.0, int(window))
         prefill, decode = attention_sets(known, str(dtype), int(window))
-        record = attention_record(prefill, decode, shape, gpu, hot=True)
+        record = attention_record(prefill, decode, shape, gpu, hot=bool(hot))
         columns = ("many", "new", "context", "singles", "single_context")
         batch = [part[name].to_numpy(np.int64) for name in columns]
         us[places] = equal_batches(record, *batch)

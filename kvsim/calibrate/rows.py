@@ -21,6 +21,7 @@ OPERATIONS = {
     "attention": (
         *("n_q", "n_kv", "head_dim", "window"),
         *("many", "new", "context", "singles", "single_context"),
+        "hot",  # timed over and over without a flush, so that what fits in L2 comes from there
     ),
     "attention_encoder": ("batch", "length", "heads", "head_dim"),
     "gemm": ("m", "n", "k"),
@@ -120,6 +121,7 @@ def _attention_rows(common: pd.DataFrame, **columns: Any) -> pd.DataFrame:
         "singles": 0,
         "single_context": 0,
         "head_dim": 128,
+        "hot": False,
     } | columns
     return common.assign(**{name: whole[name] for name in OPERATIONS["attention"]})
 
@@ -129,7 +131,9 @@ def _attention(table: Table, common: pd.DataFrame) -> Rows:
     f = table.frame
     short = f[f.kv_len < f.q_len]
     if len(short):
-        raise KvsimError(f"{table.path}: row {short.index[0] + 1}: kv_len is less than q_len, which it includes")
+        raise KvsimError(
+            f"{table.path}: row {short.index[0] + 1}: kv_len is less than q_len, which it includes"
+        )
     single = f.q_len == 1
     rows = _attention_rows(
         common,
@@ -142,9 +146,15 @@ def _attention(table: Table, common: pd.DataFrame) -> Rows:
         context=f.kv_len - f.q_len,
         singles=f.batch.where(single, 0),
         single_context=(f.kv_len - 1).where(single, 0),
+        hot=_hot(table),
     )
     rows["dtype"] = _dtypes(table, "kv_dtype")
     return {"attention": rows}
+
+
+def _hot(table: Table) -> Any:
+    """Whether L2 was warm: unless a column l2 says "flushed", as `kvsim calibrate measure` does."""
+    return table.frame["l2"].astype(str) != "flushed" if "l2" in table.frame else True
 
 
 def _step_attention(table: Table, common: pd.DataFrame) -> Rows:
@@ -180,6 +190,7 @@ def _chunked(table: Table, common: pd.DataFrame) -> Rows:
             many=f.batch,
             new=f.prefill_chunk,
             context=f.kv_cache,
+            hot=True,
         )
     }
 
@@ -203,7 +214,9 @@ def _dtypes(table: Table, column: str) -> pd.Series:
     names = table.frame[column].astype(str).replace("float16", "bfloat16")
     unknown = sorted(set(names) - {"bfloat16", "fp8"})
     if unknown:
-        raise KvsimError(f"{table.path}: {column} {unknown[0]!r} is not modelled; one of bfloat16, float16, fp8")
+        raise KvsimError(
+            f"{table.path}: {column} {unknown[0]!r} is not modelled; one of bfloat16, float16, fp8"
+        )
     return names
 
 

@@ -9,7 +9,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.cost import StepCost
+from kvsim.gpu.cost import CUDA_GRAPH_TOKENS, StepCost
 from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, KVCacheTooSmallError, plan_for_model
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.startup import estimate_available
@@ -179,6 +179,8 @@ def step_cost(scenario: Scenario, model: ModelSpec) -> StepCost:
         tensor_parallel_size=engine.tensor_parallel_size,
         pipeline_parallel_size=engine.pipeline_parallel_size,
         kv_cache_dtype=engine.kv_cache_dtype,
+        async_scheduling=engine.async_scheduling,
+        cuda_graph_tokens=min(2 * engine.max_num_seqs, CUDA_GRAPH_TOKENS),
     )
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.gpu.cost.calibration import Calibration, ValueSet
-from kvsim.gpu.cost.curves import decode_grid, prefill_grid
-from kvsim.gpu.cost.forms import AttentionShape, Device, least_rows, prefill_coefficients
+from kvsim.gpu.cost.curves import BODY, SEQUENCES, batch_body, decode_grid, prefill_grid
+from kvsim.gpu.cost.forms import AttentionShape, Device, Parameters, least_rows, prefill_coefficients
 from kvsim.gpu.cost.step import ATTENTION_DTYPE, FULL, WINDOW, attention_rows
 from kvsim.gpu.layers import kv_dtype_bytes, kv_heads_per_gpu
 from kvsim.gpu.model import ModelSpec
@@ -59,7 +59,22 @@ def attention_record(
         record[name] = value
     record["decode"][0] = decode_grid(d, decode.table, shape, device, hot)
     record["prefill"][0] = prefill_grid(p, prefill.table, shape, device)
+    _meet(record, p, shape, device)
     return record
+
+
+def _meet(record: NDArray[np.void], p: Parameters, shape: AttentionShape, device: Device) -> None:
+    """Let prompts of one token, which go to the decode kernel, meet the prefill of more in the middle.
+
+    FlashAttention-2's decode call takes longer than a short prefill; left so, a second token would make a
+    step shorter.
+    """
+    body = batch_body(p, shape, device, SEQUENCES, np.ones(len(SEQUENCES)))
+    at = np.log2(body / BODY[0]) * 2
+    places = np.arange(len(BODY))
+    prefill = [np.interp(x, places, row) for x, row in zip(at, record["prefill"][0], strict=True)]
+    first = record["decode"][0][:, 0]
+    record["decode"][0][:, 0] = 0.5 * (first + np.minimum(first, prefill))
 
 
 def equal_batches(

@@ -17,6 +17,7 @@ from kvsim.gpu.cost.residual import ResidualTable
 
 DATA = Path(catalog.__file__).parent / "data" / "calibrations"
 FORMAT = 1
+ENGINE = "engine/host"  # key of the whole-engine numbers (engine.json)
 
 ENGINE_PARAMETERS: Spec = {
     "step": (200.0, 0.0, 1e5, "us of host time a step that nothing hides"),
@@ -199,15 +200,37 @@ def own_calibration(name: str) -> Calibration:
 
 @cache
 def calibration(name: str) -> Calibration:
-    """A GPU's own value sets, and those of its nearest relatives for what it lacks, marked so."""
-    values = dict(own_calibration(name).values)
-    for relative in _device_row(name).get("borrow", ()):
-        for key, value in own_calibration(relative).values.items():
+    """A GPU's own value sets, those of its nearest relatives for what it lacks, and its host times."""
+    return completed(own_calibration(name))
+
+
+def completed(own: Calibration) -> Calibration:
+    """`own` with what it lacks borrowed from the GPU's relatives, marked so, and the host times."""
+    values = {ENGINE: _engine_set(own.gpu), **own.values}
+    gemm = own.find("gemm")
+    for relative in _device_row(own.gpu).get("borrow", ()):
+        theirs = own_calibration(relative)
+        for key, value in theirs.values.items():
             if key not in values:
-                values[key] = value.model_copy(update={"borrowed_from": relative})
-    return Calibration(gpu=name, values=values)
+                values[key] = _borrowed(value, relative, gemm, theirs.find("gemm"))
+    return Calibration(gpu=own.gpu, values=values)
 
 
-def with_own(base: Calibration, own: Calibration) -> Calibration:
-    """`base` with the value sets of `own` in place of its own (a calibration file that a user gives)."""
-    return Calibration(gpu=base.gpu, values={**base.values, **own.values})
+def _borrowed(value: ValueSet, relative: str, own: ValueSet | None, theirs: ValueSet | None) -> ValueSet:
+    """A relative's numbers. Where both have matrix products, the share of the peak that other kernels
+    reach changes as theirs does: data sheets count power limits and accumulation differently."""
+    parameters = dict(value.parameters)
+    if own and theirs and "flops_efficiency" in parameters:
+        ratio = own.parameters["flops_efficiency"] / theirs.parameters["flops_efficiency"]
+        parameters["flops_efficiency"] *= ratio
+    return value.model_copy(update={"borrowed_from": relative, "parameters": parameters})
+
+
+@cache
+def _engine_sets() -> dict[str, ValueSet]:
+    rows = json.loads((DATA / "engine.json").read_text(encoding="utf-8"))
+    return {name: ValueSet.model_validate(row) for name, row in rows.items() if name != "about"}
+
+
+def _engine_set(gpu: str) -> ValueSet:
+    return _engine_sets().get(gpu) or _engine_sets()["default"]

@@ -32,8 +32,28 @@ CONTEXT = 2.0 ** np.arange(0, 22.1, 0.5)
 BODY = 2.0 ** np.arange(-4, 30.1, 0.5)
 _LENGTHS = 2.0 ** np.arange(0, 20.1, 0.25)
 
-# One dimension: eight knots an octave.
-TOKENS = 2.0 ** np.arange(0, 21.01, 0.125)
+# One dimension: whole numbers as far as batches are padded and tiles matter, then eight knots an octave.
+EXACT_TOKENS = 1024
+TOKENS = np.concatenate([np.arange(1.0, EXACT_TOKENS), EXACT_TOKENS * 2.0 ** np.arange(0, 11.01, 0.125)])
+
+
+def rising(curve: Grid) -> Grid:
+    """The closest curve, in least squares of ln over log2 of TOKENS, that never falls.
+
+    Neighbours that fall are pooled to their mean until none does (pool adjacent violators).
+    """
+    weights = np.diff(np.log(TOKENS), append=np.log(TOKENS[-1] * 2**0.125))
+    level, weight, count = [], [], []
+    for value, w in zip(np.log(curve).tolist(), weights.tolist(), strict=True):
+        n = 1
+        while level and level[-1] > value:
+            before = weight.pop()
+            value = (level.pop() * before + value * w) / (before + w)
+            w, n = w + before, n + count.pop()
+        level.append(value)
+        weight.append(w)
+        count.append(n)
+    return np.exp(np.repeat(level, count))
 
 
 def never_falling(grid: Grid, axes: tuple[int, ...] | None = None) -> Grid:
@@ -130,6 +150,4 @@ def batch_body(
     key_us = c["key"] * (many * (seen + new) + p["single_key"] * singles * (single_seen + 1.0))
     longest = np.maximum(longest, p["single_walk"] * (singles > 0) * (single_seen + 1.0))
     new_tokens = many * new + singles
-    return prefill_body(
-        score, new_tokens, key_us, longest, c["pair"], c["new"], 1.0, p["walk"], p["norm"]
-    )
+    return prefill_body(score, new_tokens, key_us, longest, c["pair"], c["new"], 1.0, p["walk"], p["norm"])

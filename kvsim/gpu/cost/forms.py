@@ -170,9 +170,8 @@ def decode_time(p: Any, shape: Any, device: Device, batch: Numbers, context: Num
     keys = np.minimum(context, shape.window) if np.any(shape.window) else context
     kv = batch * keys * shape.kv_bytes
     efficiency = p["bandwidth_efficiency"]
-    if hot:
-        in_l2 = 1.0 / (1.0 + (kv / (0.5 * device.l2_bytes)) ** 3)
-        efficiency = efficiency * (1.0 - in_l2) + p["l2_efficiency"] * in_l2
+    in_l2 = hot / (1.0 + (kv / (0.5 * device.l2_bytes)) ** 3)
+    efficiency = efficiency * (1.0 - in_l2) + p["l2_efficiency"] * in_l2
     busy = np.clip(batch * shape.n_kv * np.ceil(keys / SPLIT) / device.sms, 0.02, 1.0)
     memory = kv / (device.bandwidth * efficiency) / busy
     rows = (shape.ratio + p["pad"]) / shape.ratio
@@ -205,9 +204,12 @@ def encoder_time(
 # ---------------------------------------------------------------- linear layers and small kernels
 
 GEMM_PARAMETERS: Spec = {
-    "launch": (5.0, 0.1, 60.0, "us: launch and, in fp8, quantising the activations"),
+    "launch": (5.0, 0.1, 60.0, "us: launch and fixed work of a call"),
     "flops_efficiency": (0.6, 0.02, 1.2, "share of the dense peak of the type"),
     "bandwidth_efficiency": (0.7, 0.02, 5.0, "share of memory bandwidth"),
+    "norm": (2.0, 1.0, 8.0, "p-norm that joins arithmetic, memory and critical path"),
+    "walk": (1e-3, 1e-6, 0.1, "us per inner element on the critical path of one thread block"),
+    "quantise": (1.0, 0.01, 20.0, "passes over the activations that turn them into fp8"),
 }
 
 
@@ -221,10 +223,12 @@ def gemm_time(
     weight_bytes: Numbers = 2.0,
     activation_bytes: Numbers = 2.0,
 ) -> Numbers:
-    """out[rows, columns] = in[rows, inner] x W[inner, columns]: the longer of arithmetic and memory."""
+    """out[rows, columns] = in[rows, inner] x W[inner, columns]. Quantising reads 2 bytes and writes 1."""
     arithmetic = 2.0 * rows * columns * inner / (p["flops_efficiency"] * flops)
     moved = weight_bytes * columns * inner + activation_bytes * rows * inner + 2.0 * rows * columns
-    return p["launch"] + np.maximum(arithmetic, moved / (p["bandwidth_efficiency"] * bandwidth))
+    memory = moved / (p["bandwidth_efficiency"] * bandwidth)
+    before = p["quantise"] * 3.0 * rows * inner / bandwidth * (np.asarray(activation_bytes) < 2.0)
+    return p["launch"] + before + joined(arithmetic, memory, p["walk"] * inner, p["norm"])
 
 
 SMALL_PARAMETERS: Spec = {

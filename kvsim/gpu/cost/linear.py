@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.gpu.cost.calibration import Calibration, ValueSet
-from kvsim.gpu.cost.curves import TOKENS, never_falling
+from kvsim.gpu.cost.curves import TOKENS, rising
 from kvsim.gpu.cost.forms import (
     Device,
     active_experts,
@@ -21,7 +21,7 @@ from kvsim.gpu.model import DTYPE_BYTES, QUANT_BYTES, ModelSpec
 
 Curve = NDArray[np.float64]
 
-CUSTOM_ALL_REDUCE_BYTES = 8 << 20  # vLLM's own kernel up to here, NCCL above (custom_all_reduce.py)
+CUSTOM_ALL_REDUCE_BYTES = 8 << 20  # vLLM's own kernel below this, NCCL from here on (custom_all_reduce.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Arithmetic:
 
 
 def gemm_curve(kind: Arithmetic, device: Device, columns: float, inner: float, rows: Curve = TOKENS) -> Curve:
-    """us of one linear layer over `rows` rows that never falls."""
+    """us of one linear layer over as many rows as TOKENS has knots; never falls."""
     time = gemm_time(
         kind.values.parameters,
         kind.flops,
@@ -71,7 +71,7 @@ def gemm_curve(kind: Arithmetic, device: Device, columns: float, inner: float, r
     table = kind.values.table if kind.measured else None
     if table is None:
         return time
-    return never_falling(time * np.exp(table.at(m=rows, n=columns, k=inner)))
+    return rising(time * np.exp(table.at(m=rows, n=columns, k=inner)))
 
 
 def linear_shapes(model: ModelSpec, ranks: int) -> Iterator[tuple[float, float, float]]:
@@ -147,8 +147,8 @@ def all_reduce_curve(size: Curve, ranks: int, calibration: Calibration, device: 
     """us of one all-reduce of `size` bytes: vLLM's kernel for small ones where it is the faster."""
     nccl = all_reduce_us(calibration.get("all_reduce_nccl"), device, ranks, size)
     custom = all_reduce_us(calibration.get("all_reduce_custom"), device, ranks, size)
-    small = size <= CUSTOM_ALL_REDUCE_BYTES
-    return never_falling(np.where(small, np.minimum(custom, nccl), nccl))
+    small = size < CUSTOM_ALL_REDUCE_BYTES
+    return rising(np.where(small, np.minimum(custom, nccl), nccl))
 
 
 def all_reduce_us(values: ValueSet, device: Device, ranks: Curve | int, size: Curve) -> Curve:

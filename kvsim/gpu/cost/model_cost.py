@@ -10,8 +10,9 @@ from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.cost import linear
 from kvsim.gpu.cost.attention import attention_record, attention_sets, attention_shapes
-from kvsim.gpu.cost.calibration import Calibration, calibration, device
-from kvsim.gpu.cost.curves import TOKENS, never_falling
+from kvsim.gpu.cost.calibration import Calibration, ValueSet, calibration, device
+from kvsim.gpu.cost.curves import TOKENS, rising
+from kvsim.gpu.cost.description import beyond, described
 from kvsim.gpu.cost.forms import Device, encoder_time, small_time
 from kvsim.gpu.cost.linear import Arithmetic
 from kvsim.gpu.cost.step import COST_DTYPE, StepShape, price
@@ -56,7 +57,8 @@ class StepCost:
         ranks, heads = self.tensor_parallel_size, model.num_attention_heads
         if heads % ranks:
             raise KvsimError(
-                f"tensor_parallel_size: {ranks} ranks do not divide the {heads} attention heads of {model.name}"
+                f"tensor_parallel_size: {ranks} ranks do not divide the {heads} attention heads "
+                f"of {model.name}"
             )
         if model.dtype not in DTYPE_BYTES:
             known = ", ".join(DTYPE_BYTES)
@@ -70,10 +72,10 @@ class StepCost:
         """COST_DTYPE record, shape (1,), for `step_time`."""
         record = np.zeros(1, COST_DTYPE)
         record["graph_tokens"] = self.cuda_graph_tokens
-        record["tokens"][0] = 1e-6 * never_falling(self._token_us())
-        record["requests"][0] = 1e-6 * never_falling(self._request_us())
+        record["tokens"][0] = 1e-6 * rising(self._token_us())
+        record["requests"][0] = 1e-6 * rising(self._request_us())
         if self.model.vision:
-            record["images"][0] = 1e-6 * never_falling(self._image_us(self.model.vision))
+            record["images"][0] = 1e-6 * rising(self._image_us(self.model.vision))
         for kind, (layers, shape) in self._attention_shapes.items():
             if layers:
                 prefill, decode = attention_sets(self.calibration, self._kv_dtype, shape.window)
@@ -89,13 +91,51 @@ class StepCost:
         computed = np.ascontiguousarray(shape.num_computed_tokens, np.int32)
         return float(price(self.parameters, scheduled, computed, count, shape.num_encoder_tokens))
 
+    @property
+    def description(self) -> str:
+        """One sentence for reports: what the times rest on."""
+        return described(self.gpu.name, self.used, self._assumed())
+
+    def beyond(self, context: float, requests: float, tokens: float) -> list[str]:
+        """Sentences on what of a run's longest context, largest batch and largest step was never measured."""
+        return list(beyond(self.used, {"context": context, "requests": requests, "tokens": tokens}))
+
+    @cached_property
+    def used(self) -> dict[str, ValueSet]:
+        """The value sets that this model's steps take, by ``operation/dtype``."""
+        known = self.calibration.values
+        found = [self._linear.values, self._plain.values, known["small/bfloat16"], known["sampler/bfloat16"]]
+        for _, (layers, shape) in self._attention_shapes.items():
+            if layers:
+                found += attention_sets(self.calibration, self._kv_dtype, shape.window)
+        if self.model.num_moe_layers:
+            found.append(self.calibration.get("moe"))
+        if self.tensor_parallel_size > 1:
+            found += [self.calibration.get(f"all_reduce_{kind}") for kind in ("custom", "nccl")]
+        if self.pipeline_parallel_size > 1:
+            found.append(self.calibration.get("send"))
+        if self.model.vision:
+            found.append(self.calibration.get("attention_encoder"))
+        return {key: values for key, values in known.items() if any(values is each for each in found)}
+
+    def _assumed(self) -> list[str]:
+        """What is physics without a measurement behind it."""
+        model, words = self.model, []
+        if not self._linear.measured:
+            words.append(f"{model.quantization or model.dtype} linear layers by physics, not measured")
+        if model.is_mla:
+            words.append("latent attention by physics, not measured")
+        if self._kv_dtype == "fp8" and "attention_decode/fp8" not in self.used:
+            words.append("fp8 KV by bytes, not measured")
+        return words
+
     @cached_property
     def device(self) -> Device:
         return device(self.gpu)
 
     def frontend_seconds(self, prompt_tokens: float) -> float:
         """From a request's arrival until the engine sees it: HTTP and tokeniser."""
-        p = self.calibration.get("engine").parameters
+        p = self.calibration.get("engine", "host").parameters
         return 1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"])
 
     @property
@@ -106,7 +146,11 @@ class StepCost:
     def _attention_shapes(self):  # type: ignore[no-untyped-def]
         return attention_shapes(self.model, self.tensor_parallel_size, self.kv_cache_dtype)
 
-    @property
+    @cached_property
+    def _linear(self) -> Arithmetic:
+        return Arithmetic.of(self.model.quantization, self.model.dtype, self.calibration, self.device)
+
+    @cached_property
     def _plain(self) -> Arithmetic:
         """For weights that are never quantised."""
         return Arithmetic.of(None, self.model.dtype, self.calibration, self.device)
@@ -117,15 +161,14 @@ class StepCost:
 
     def _token_us(self) -> NDArray[np.float64]:
         model, ranks, gpu, known = self.model, self.tensor_parallel_size, self.device, self.calibration
-        kind = Arithmetic.of(model.quantization, model.dtype, known, gpu)
-        engine = known.get("engine").parameters
+        engine = known.get("engine", "host").parameters
         total = np.full(len(TOKENS), engine["step"] + (ranks - 1) * engine["step_per_rank"])
         if not self.async_scheduling:
             total += engine["synchronous"]
         for count, columns, inner in linear.linear_shapes(model, ranks):
-            total += count * linear.gemm_curve(kind, gpu, columns, inner)
+            total += count * linear.gemm_curve(self._linear, gpu, columns, inner)
         if model.num_moe_layers:
-            experts = linear.expert_curve(model, ranks, kind, known.get("moe"), gpu)
+            experts = linear.expert_curve(model, ranks, self._linear, known.get("moe"), gpu)
             total += model.num_moe_layers * experts
         total += model.num_hidden_layers * linear.small_curve(model, ranks, known.get("small"), gpu)
         size = TOKENS * model.hidden_size * self._full_bytes
@@ -143,7 +186,7 @@ class StepCost:
         head = linear.gemm_curve(self._plain, self.device, columns, model.hidden_size)
         sampler = known.get("sampler").parameters
         logits = 4.0 * TOKENS * model.vocab_size
-        each = TOKENS * known.get("engine").parameters["step_per_request"]
+        each = TOKENS * known.get("engine", "host").parameters["step_per_request"]
         return head + small_time(sampler, self.device.bandwidth, logits) + each
 
     def _image_us(self, vision: VisionSpec) -> NDArray[np.float64]:

@@ -58,6 +58,8 @@ class ResidualTable:
     def from_json(cls, record: dict[str, Any]) -> "ResidualTable":
         """Raises ValueError, KeyError or zlib.error if the values do not fill the axes."""
         axes = {name: tuple(map(float, nodes)) for name, nodes in record["axes"].items()}
-        raw = np.frombuffer(zlib.decompress(base64.b64decode(record["ln_hundredths"], validate=True)), np.int8)
+        raw = np.frombuffer(
+            zlib.decompress(base64.b64decode(record["ln_hundredths"], validate=True)), np.int8
+        )
         values = raw.astype(float).reshape([len(nodes) for nodes in axes.values()]) * STEP
         return cls(axes, values)

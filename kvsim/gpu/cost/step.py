@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.compiled import compiled, compiled_inline, compiled_part
-from kvsim.gpu.cost.curves import BODY, CONTEXT, SEQUENCES, TOKENS
+from kvsim.gpu.cost.curves import BODY, CONTEXT, EXACT_TOKENS, SEQUENCES, TOKENS
 from kvsim.gpu.cost.forms import padded_score_inline, prefill_body_inline, window_score_inline
 
 LONGEST = np.int64(1) << np.int64(40)  # more keys than any request has
@@ -73,15 +73,15 @@ def graph_size(tokens):  # type: ignore[no-untyped-def]
 
 @compiled_inline
 def _curve(curve, count):  # type: ignore[no-untyped-def]
-    """Linear in log2 between the knots of TOKENS; in proportion beyond the last."""
-    if count < 1.0:
-        return 0.0
-    at = 8.0 * np.log2(count)
-    last = len(curve) - 1
+    """At a whole number of TOKENS; linear in log2 between its knots, in proportion beyond the last."""
+    if count < EXACT_TOKENS:
+        return curve[max(int(count), 1) - 1]
+    at, last = 8.0 * np.log2(count / EXACT_TOKENS), len(curve) - EXACT_TOKENS
     if at >= last:
-        return curve[last] * count / 2.0 ** (last / 8.0)
+        return curve[len(curve) - 1] * count / (EXACT_TOKENS * 2.0 ** (last / 8.0))
     i = int(at)
-    return curve[i] + (at - i) * (curve[i + 1] - curve[i])
+    low = curve[EXACT_TOKENS - 1 + i]
+    return low + (at - i) * (curve[EXACT_TOKENS + i] - low)
 
 
 @compiled_inline
@@ -108,13 +108,14 @@ def attention_time(a, scheduled, computed, n, most_new):  # type: ignore[no-unty
     """Seconds of attention in all layers of one kind, see `step_time`; most_new: of any request.
 
     One new token each: the decode kernel at the mean context. Otherwise one kernel takes all, sequences
-    with one new token among them, and never less time than a decode step over the same contexts.
+    with one new token among them, and never less time than a decode step on the same contexts, so that
+    more tokens never make a step shorter.
     """
     window = a["window"]
     reach = np.int64(window) if window > 0.0 else LONGEST
     keys = np.int64(0)  # whole numbers, so that the compiler may sum several at once
     for i in range(n):
-        keys += min(np.int64(computed[i]) + np.int64(scheduled[i]), reach)
+        keys += min(np.int64(computed[i]) + 1, reach)
     sequences = np.log2(float(n))
     decode = _grid(a["decode"], sequences, np.log2(max(float(keys) / n, 1.0)), 0.0)
     if most_new <= 1:
@@ -166,8 +167,9 @@ def step_time(  # type: ignore[no-untyped-def]
     tokens = float(total)
     if tokens <= p["graph_tokens"]:
         tokens = graph_size(tokens)
-    seconds = _curve(p["tokens"], max(tokens, 1.0)) + _curve(p["requests"], float(num_reqs))
+    seconds = _curve(p["tokens"], tokens)
     if num_reqs > 0:
+        seconds += _curve(p["requests"], float(num_reqs))
         for kind in range(2):
             attention = p["attention"][kind]
             if attention["layers"] > 0.0:
