@@ -8,6 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
+# Options that several commands have.
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)
+]
+Trace = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
 app = typer.Typer(name="kvsim", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -30,14 +43,9 @@ def kvsim_command(
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)],
-    trace: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
-    ] = None,
+    file: ScenarioFile,
+    trace: Trace = None,
+    overrides: Overrides = None,
     record: Annotated[
         list[str] | None,
         typer.Option(metavar="TABLE", help="Also keep every row of steps or events; may be repeated."),
@@ -62,7 +70,7 @@ def run(
 
 @app.command()
 def steps(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)],
+    file: ScenarioFile,
     first: Annotated[int, typer.Option("--from", metavar="N", min=1, help="First step to show.")] = 1,
     count: Annotated[int, typer.Option(metavar="N", min=1, help="How many steps to show.")] = 10,
     blocks: Annotated[
@@ -71,13 +79,8 @@ def steps(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line for each step, with complete lists.")
     ] = False,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
-    ] = None,
+    trace: Trace = None,
+    overrides: Overrides = None,
 ) -> None:
     """Show the batch of each engine step as the attention backend sees it.
 
@@ -87,6 +90,66 @@ def steps(
     from kvsim.cli.steps import steps_command
 
     steps_command(file, trace, overrides or [], first, count, blocks=blocks, as_json=as_json)
+
+
+@app.command()
+def plot(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|SWEEP", help="Folder that a run or a sweep wrote.", show_default=False),
+    ],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="Of a run: memory, timeseries, cdf, blocks. Of a sweep: lines, heatmap, pareto, effects.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf; else ./FOLDER-KIND.png."),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Swept key across; of pareto a figure, such as ttft_p99."),
+    ] = None,
+    y: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Figure upwards; of a heatmap the other swept key.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Swept key told by colour; of a heatmap by panel.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="heatmap, lines, effects: a figure of the summary, such as hit_rate or ttft_p99. cdf: ttft, "
+            "tpot, e2e, queue_time, block_age, reuse_gap. timeseries: running, waiting, kv_usage, hit_rate, "
+            "preemptions, tokens. Of a run several with commas.",
+        ),
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(metavar="FROM:TO", help="timeseries: seconds; blocks: steps, from 1.")
+    ] = None,
+    replica: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="timeseries, cdf: only this replica.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="blocks, reuse_gap: where the run's trace lies, if it was moved."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="In place of the usual title.")] = None,
+    dpi: Annotated[int, typer.Option(metavar="N", min=30, max=1200, help="Pixels an inch.")] = 150,
+) -> None:
+    """Draw a run or a sweep; equal results give equal files.
+
+    timeseries wants recorded steps (kvsim run --record steps), cdf --metric block_age or reuse_gap
+    recorded events; blocks simulates the run once more as far as needed.
+    """
+    from kvsim.cli.plot import PlotOptions, plot_command
+
+    plot_command(folder, kind, output, PlotOptions(x, y, by, metric, window, replica, trace, title), dpi)
 
 
 @app.command()
@@ -120,12 +183,12 @@ def capacity(
         float | None, typer.Option(metavar="GIB", help="Memory of the card as the driver shows it.")
     ] = None,
     used_by_others_gib: Annotated[
-        float, typer.Option(metavar="GIB", min=0, help="What other processes hold of the card.")
+        float, typer.Option(metavar="GIB", help="What other processes hold of the card.")
     ] = 0.0,
     vllm_version: Annotated[
         str | None, typer.Option(metavar="0.N", help="vLLM release, 0.6 to 0.33 (0.33 if absent).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: AsJson = False,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,40 +219,31 @@ def capacity(
     Prints the lines that vLLM would print, the bridge from the card's memory to tokens, and a range.
     A whole command line may follow after --: kvsim capacity --gpu H100 -- vllm serve MODEL ...
     """
-    from kvsim.cli.capacity import capacity_command, evaluate_command, log_command
+    from kvsim.cli.capacity import Card, capacity_command, evaluate_command, log_command
 
+    card = Card(gpu, gpu_memory_gib, used_by_others_gib, vllm_version, profile)
     if evaluate is not None:
         evaluate_command(evaluate, every=rows, as_json=as_json)
-        return
-    if log is not None:
-        facts = {"gpu": gpu, "gpu_memory_gib": gpu_memory_gib, "vllm_version": vllm_version}
-        log_command(log, words or [], facts, save_profile, as_json=as_json)
-        return
-    capacity_command(
-        words or [],
-        gpu,
-        gpu_memory_gib,
-        used_by_others_gib,
-        vllm_version or "0.33",
-        sweep or [],
-        plot,
-        profile,
-        as_json=as_json,
-    )
+    elif log is not None:
+        log_command(log, words or [], card, save_profile, as_json=as_json)
+    elif save_profile is not None:
+        raise typer.BadParameter("wants a --log to read", param_hint="--save-profile")
+    else:
+        capacity_command(words or [], card, sweep or [], plot, as_json=as_json)
 
 
 @app.command()
-def models(as_json: Annotated[bool, typer.Option("--json", help="A JSON list.")] = False) -> None:
+def models(as_json: AsJson = False) -> None:
     """List the models of the catalog, with sources."""
-    from kvsim.cli.capacity import models_command
+    from kvsim.cli.catalog import models_command
 
     models_command(as_json=as_json)
 
 
 @app.command()
-def gpus(as_json: Annotated[bool, typer.Option("--json", help="A JSON list.")] = False) -> None:
+def gpus(as_json: AsJson = False) -> None:
     """List the GPUs of the catalog, with sources."""
-    from kvsim.cli.capacity import gpus_command
+    from kvsim.cli.catalog import gpus_command
 
     gpus_command(as_json=as_json)
 

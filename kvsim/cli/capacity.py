@@ -1,89 +1,114 @@
-"""``kvsim capacity``, ``kvsim models`` and ``kvsim gpus``."""
+"""``kvsim capacity``: one plan, a sweep of plans, a start-up log, or an evaluation."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from kvsim.cli import collector
 from kvsim.errors import KvsimError
-from kvsim.gpu import catalog
 from kvsim.gpu.capacity import CapacityPlan, plan_capacity
+from kvsim.gpu.catalog import is_file
 from kvsim.gpu.evaluation import evaluate
-from kvsim.gpu.log_reader import read_log, read_profile, save_profile
-from kvsim.gpu.serve_flags import ServeFlags, read_command
+from kvsim.gpu.log_facts import LogFacts
+from kvsim.gpu.log_reader import read_log
+from kvsim.gpu.profiles import Profile, profile_of, read_profile, save_profile
+from kvsim.gpu.serve_flags import ServeFlags, read_command, words_of_config
 from kvsim.gpu.sweep import read_axes, swept
-from kvsim.report.capacity import (
-    console,
-    evaluation_facts,
-    log_facts,
-    plot_sweep,
-    print_capacity,
-    print_evaluation,
-    print_log,
-    print_sweep,
-)
+from kvsim.report.capacity import plot_sweep, print_capacity, print_sweep
+from kvsim.report.evaluation import evaluation_facts, print_evaluation
+from kvsim.report.start_log import log_facts, print_log
+from kvsim.report.tables import console
+
+_NEWEST = "0.33"
+
+
+@dataclass(frozen=True)
+class Card:
+    """The options that say on what, and with which release, the server runs; None where absent."""
+
+    gpu: str | None
+    gpu_memory_gib: float | None
+    used_by_others_gib: float
+    vllm_version: str | None
+    profile: Path | None
+
+    def facts(self) -> dict[str, Any]:
+        """By the names of `plan_capacity`, the profile apart."""
+        return {
+            "gpu": self.gpu,
+            "gpu_memory_gib": self.gpu_memory_gib,
+            "used_by_others_gib": self.used_by_others_gib,
+            "vllm_version": self.vllm_version,
+        }
+
+    def observed(self) -> Profile | None:
+        return read_profile(_regular(self.profile)) if self.profile is not None else None
+
+
+def _regular(path: Path) -> Path:
+    """The path itself; raises KvsimError for a pipe, a device or a folder, which would be read for ever."""
+    if not is_file(path):
+        raise KvsimError(f"{str(path)[:200]}: no such file, or not a regular one")
+    return path
 
 
 def capacity_command(
-    words: Sequence[str],
-    gpu: str | None,
-    gpu_memory_gib: float | None,
-    used_by_others_gib: float,
-    vllm_version: str,
-    sweep: Sequence[str],
-    plot: Path | None,
-    profile: Path | None,
-    *,
-    as_json: bool,
+    words: Sequence[str], card: Card, sweep: Sequence[str], plot: Path | None, *, as_json: bool
 ) -> None:
     """Plan one server, or a table of them; raises `KvsimError` for bad input."""
     collector.resume()
-    command = read_command(words)
+    command, profile = _command(words), card.observed()
     if command.model is None:
         raise KvsimError("MODEL is missing: kvsim capacity MODEL --gpu GPU (see kvsim capacity --help)")
-    facts: dict[str, Any] = {
-        "gpu": gpu,
-        "gpu_memory_gib": gpu_memory_gib,
-        "used_by_others_gib": used_by_others_gib,
-        "vllm_version": vllm_version,
-        "observed": read_profile(profile) if profile is not None else None,
-    }
-    out = console()
-    if sweep:
-        _sweep(command, facts, sweep, plot, out, as_json=as_json)
-        return
-    if plot is not None:
+    if plot is not None and not sweep:
         raise KvsimError("--plot: wants a --sweep to draw")
-    plan = plan_capacity(command.model, ignored=command.ignored, **facts, **command.values)
+    facts = card.facts() | command.values | {"observed": profile.parts if profile else None}
+    facts["vllm_version"] = card.vllm_version or command.version or _NEWEST
+    if sweep:
+        _sweep(command.model, facts, sweep, plot, as_json=as_json)
+        return
+    plan = plan_capacity(command.model, ignored=command.ignored, **facts)
+    plan = replace(plan, notes=(*_remarks(command), *(profile.doubts(plan) if profile else ()), *plan.notes))
     if as_json:
         print(json.dumps(plan.to_dict(), indent=1))
     else:
-        print_capacity(plan, out)
+        print_capacity(plan, console())
+
+
+def _command(words: Sequence[str]) -> ServeFlags:
+    command = read_command(words)
+    if command.config is None:
+        return command
+    from kvsim.scenario.yaml_file import parse_mapping, read_text  # takes a while to load
+
+    path = _regular(Path(command.config))
+    content, _ = parse_mapping(read_text(path), str(path))
+    try:
+        return read_command(words, words_of_config(content))
+    except KvsimError as error:
+        raise KvsimError(f"{error} (flags of the command line and of {path})") from error
+
+
+def _remarks(command: ServeFlags) -> tuple[str, ...]:
+    """Flags of the command line that are neither used nor without a bearing on memory."""
+    unknown = tuple(f"unknown to vLLM 0.6 to 0.33: {flag}" for flag in command.unknown)
+    return unknown + tuple(f"bears on memory, but is not modelled: {flag}" for flag in command.unmodelled)
 
 
 def _sweep(
-    command: ServeFlags,
-    facts: dict[str, Any],
-    sweep: Sequence[str],
-    plot: Path | None,
-    out: Console,
-    *,
-    as_json: bool,
+    model: str, facts: dict[str, Any], sweep: Sequence[str], plot: Path | None, *, as_json: bool
 ) -> None:
     axes = read_axes(sweep)
-    assert command.model is not None
-    rows = swept(command.model, {**facts, **command.values}, axes)
+    rows = swept(model, facts, axes)
     names = list(axes)
+    if plot is not None:
+        plot_sweep(names, rows, plot)
     if as_json:
         print(json.dumps([_row_facts(names, values, plan) for values, plan in rows], indent=1))
     else:
-        print_sweep(names, rows, out)
-    if plot is not None:
-        plot_sweep(names, rows, plot)
+        print_sweep(names, rows, console())
 
 
 def _row_facts(names: Sequence[str], values: Sequence[Any], plan: CapacityPlan | str) -> dict[str, Any]:
@@ -91,100 +116,50 @@ def _row_facts(names: Sequence[str], values: Sequence[Any], plan: CapacityPlan |
     return swept_values | ({"error": plan} if isinstance(plan, str) else plan.to_dict())
 
 
-def log_command(
-    log: Path, words: Sequence[str], facts: dict[str, Any], save: Path | None, *, as_json: bool
-) -> None:
-    """Bridge of a start-up log beside the prediction; `facts` and `words` say what the log does not."""
+def log_command(log: Path, words: Sequence[str], card: Card, save: Path | None, *, as_json: bool) -> None:
+    """Bridge of a start-up log beside the prediction; `card` and `words` say what the log does not."""
     collector.resume()
-    command = read_command(words)
-    seen = read_log(log)
+    command, profile, seen = _command(words), card.observed(), read_log(_regular(log))
+    facts = _logged(seen, command, card) | {"observed": profile.parts if profile else None}
     model = command.model or seen.model
     plan, why = None, "the log does not name the model; give MODEL"
     if model is not None:
-        flags = seen.flags() | command.values
-        if facts["gpu"] is None and facts["gpu_memory_gib"] is None:
-            facts["gpu_memory_gib"] = seen.total_gib
-        facts["vllm_version"] = facts["vllm_version"] or seen.version or "0.33"
         try:
-            plan = plan_capacity(model, **facts, **flags)
+            plan = plan_capacity(model, **facts)
         except KvsimError as error:
             if command.model is not None:
                 raise
             why = str(error)
+    if save is not None:
+
+        def tokens_at(available: int) -> int:
+            assert model is not None
+            free = facts | {"available_kv_cache_bytes": available, "max_model_len_must_fit": False}
+            return plan_capacity(model, **free).kv_cache_size_tokens
+
+        save_profile(profile_of(seen, plan, tokens_at if plan is not None else None), save)
     if as_json:
-        print(json.dumps(log_facts(seen, plan), indent=1))
+        print(json.dumps(log_facts(seen, plan, why), indent=1))
     else:
         print_log(seen, plan, why, console())
-    if save is not None:
-        save_profile(seen, save)
+        if save is not None:
+            console().print(f"Observed parts kept in {save}", soft_wrap=True)
+
+
+def _logged(seen: LogFacts, command: ServeFlags, card: Card) -> dict[str, Any]:
+    """What `plan_capacity` is asked for a log: what it prints, overruled by what is given."""
+    facts = card.facts() | {"engine": seen.engine or ""} | seen.flags() | command.values
+    if card.gpu is None and card.gpu_memory_gib is None:
+        facts["gpu_memory_gib"] = seen.total_gib
+    facts["vllm_version"] = card.vllm_version or command.version or seen.version or _NEWEST
+    return facts
 
 
 def evaluate_command(path: Path, *, every: bool, as_json: bool) -> None:
     """Compare with published start-up logs."""
     collector.resume()
-    found = evaluate(path)
+    found = evaluate(_regular(path))
     if as_json:
         print(json.dumps(evaluation_facts(found), indent=1))
     else:
         print_evaluation(found, console(), every=every)
-
-
-def models_command(*, as_json: bool) -> None:
-    """List the models of the catalog."""
-    models = [catalog.model(name) for name in catalog.model_names()]
-    if as_json:
-        print(json.dumps([_model_facts(model) for model in models], indent=1))
-        return
-    table = Table("Model", box=None, pad_edge=False)
-    for name in ("Parameters", "Layers", "KV heads", "Head", "Longest"):
-        table.add_column(name, justify="right")
-    table.add_column("Source")
-    for model in models:
-        facts = _model_facts(model)
-        table.add_row(
-            model.name,
-            f"{facts['parameters'] / 1e9:,.1f} B",
-            str(model.num_hidden_layers),
-            "latent" if model.is_mla else str(model.num_key_value_heads),
-            str(model.kv_lora_rank + model.qk_rope_head_dim if model.is_mla else model.head_dim),
-            f"{model.max_position_embeddings or 0:,}",
-            model.source,
-        )
-    console().print(table)
-
-
-def _model_facts(model: Any) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "parameters": model.num_parameters,
-        "layers": model.num_hidden_layers,
-        "kv_heads": model.num_key_value_heads,
-        "head_dim": model.head_dim,
-        "kv_lora_rank": model.kv_lora_rank,
-        "max_position_embeddings": model.max_position_embeddings,
-        "quantization": model.quantization,
-        "source": model.source,
-    }
-
-
-def gpus_command(*, as_json: bool) -> None:
-    """List the GPUs of the catalog."""
-    gpus = [catalog.gpu(name) for name in catalog.gpu_names()]
-    if as_json:
-        print(json.dumps([vars(gpu) for gpu in gpus], indent=1))
-        return
-    table = Table("GPU", box=None, pad_edge=False)
-    for name in ("Memory GiB", "Bandwidth GB/s", "BF16 Tflop/s", "FP8 Tflop/s", "Link GB/s"):
-        table.add_column(name, justify="right")
-    table.add_column("Source")
-    for gpu in gpus:
-        table.add_row(
-            gpu.name,
-            f"{gpu.memory_gib:.2f}",
-            f"{gpu.bandwidth / 1e9:,.0f}",
-            f"{gpu.bf16_flops / 1e12:,.1f}",
-            f"{gpu.fp8_flops / 1e12:,.1f}" if gpu.fp8_flops else "-",
-            f"{gpu.link_bandwidth / 1e9:,.0f}",
-            gpu.source,
-        )
-    console().print(table)

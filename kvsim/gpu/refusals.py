@@ -1,8 +1,10 @@
 """vLLM's refusals to start for want of memory: its own words, and ours that name the scenario key.
 
-Texts: `check_enough_kv_cache_memory` and its neighbours (vLLM 0.33.0 `v1/core/kv_cache_planning.py`,
-0.16.0 `v1/core/kv_cache_utils.py`).
+Texts: `check_enough_kv_cache_memory` and its neighbours (vLLM 0.33.0 `v1/core/kv_cache_planning.py`, earlier
+`v1/core/kv_cache_utils.py`; V0 and 0.6: `raise_if_cache_size_invalid` of `worker/worker.py`).
 """
+
+from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
 from kvsim.rules import VllmRules
@@ -44,22 +46,62 @@ def memory_keys(overridden: bool = False) -> str:
     return "engine.available_kv_cache_bytes, engine.kv_cache_memory_bytes or engine.gpu_memory_utilization"
 
 
-def check_available(available_bytes: int, rules: VllmRules, keys: str = memory_keys()) -> None:
+@dataclass(frozen=True)
+class RefusalWords:
+    """How a release words its refusals (`check_enough_kv_cache_memory`, releases 0.6.6 to 0.33.0).
+
+    whose: "model's" or "models's". cpu_hint: names the CPU backend. help_link: ends with a web address.
+    estimates: names the longest length that fits. counts_tokens: compares tokens instead of GiB (V0).
+    device: the free check names the device.
+    """
+
+    whose: str = "models's"
+    cpu_hint: bool = False
+    help_link: bool = True
+    estimates: bool = True
+    counts_tokens: bool = False
+    device: str = ""
+
+    @classmethod
+    def of_rules(cls, rules: VllmRules) -> "RefusalWords":
+        """Of the two releases that `kvsim.rules` knows in full."""
+        new = rules.null_block_held_back
+        return cls("model's" if new else "models's", cpu_hint=new)
+
+    @classmethod
+    def of_release(cls, minor: int, *, v0: bool = False) -> "RefusalWords":
+        return cls(
+            whose="model's" if minor >= 22 else "models's",
+            cpu_hint=minor >= 22,
+            help_link=minor >= 14,
+            estimates=minor >= 8,
+            counts_tokens=v0 or minor <= 6,
+            device=" cuda:0" if minor >= 14 else "",
+        )
+
+
+def check_available(
+    available_bytes: int, rules: VllmRules, keys: str = memory_keys(), words: RefusalWords | None = None
+) -> None:
     """Raise KVCacheTooSmallError unless some memory is left; `keys` are those that would give more."""
     if available_bytes <= 0:
         text = f"engine: No available memory for the cache blocks; raise {keys}"
-        message = _no_memory_message(rules)
+        message = _no_memory_message(words or RefusalWords.of_rules(rules))
         raise KVCacheTooSmallError(text, available_bytes=available_bytes, vllm_message=message)
 
 
-def _no_memory_message(rules: VllmRules) -> str:
+def _no_memory_message(words: RefusalWords) -> str:
     cpu = ""
-    if rules.null_block_held_back:
+    if words.cpu_hint:
         cpu = " (this flag also controls CPU memory reservation on the CPU backend, despite its name)"
     return (
         "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-        f"initializing the engine{cpu}. {_HELP}"
+        f"initializing the engine{cpu}.{_help(words)}"
     )
+
+
+def _help(words: RefusalWords) -> str:
+    return f" {_HELP}" if words.help_link else ""
 
 
 def cannot_fit(keys: str) -> KVCacheTooSmallError:
@@ -70,21 +112,32 @@ def cannot_fit(keys: str) -> KVCacheTooSmallError:
 
 
 def too_long(
-    rules: VllmRules, wanted: int, needed: int, room: int, longest: int, keys: str
+    rules: VllmRules,
+    wanted: int,
+    needed: int,
+    room: int,
+    longest: int,
+    keys: str,
+    words: RefusalWords | None = None,
 ) -> KVCacheTooSmallError:
     """A request of `wanted` tokens needs more bytes than the room; `longest` tokens fit."""
-    new = rules.null_block_held_back
+    words = words or RefusalWords.of_rules(rules)
     estimate = f" Based on the available memory, the estimated maximum model length is {longest}."
     facts = (
-        f"To serve at least one request with the {'model' if new else 'models'}'s max seq len ({wanted}), "
+        f"To serve at least one request with the {words.whose} max seq len ({wanted}), "
         f"({format_gib(needed)} GiB KV cache is needed, which is larger than the available KV cache memory "
-        f"({format_gib(room)} GiB).{estimate if longest else ''}"
+        f"({format_gib(room)} GiB).{estimate if longest and words.estimates else ''}"
     )
-    cpu = " (which also controls CPU memory on the CPU backend)" if new else ""
+    cpu = " (which also controls CPU memory on the CPU backend)" if words.cpu_hint else ""
     advice = (
         f"Try increasing `gpu_memory_utilization`{cpu} or decreasing `max_model_len` when initializing "
-        f"the engine. {_HELP}"
+        f"the engine.{_help(words)}"
     )
+    if words.counts_tokens:
+        facts = (
+            f"The model's max seq len ({wanted}) is larger than the maximum number of tokens that can be "
+            f"stored in KV cache ({longest})."
+        )
     mend = f"Give at most {longest}, or raise {keys}" if longest else f"Raise {keys}"
     return KVCacheTooSmallError(
         f"engine.max_model_len: {facts} {mend}", needed, room, longest or None, f"{facts} {advice}"

@@ -1,165 +1,291 @@
-"""A ``vllm serve`` command line, read as it is: flags that bear on memory are used, the rest is listed."""
+"""A vLLM command line, read as it is: flags that bear on memory are used, the rest is listed.
+
+Names and kinds of all flags are data (``data/serve_flags.json``); how they may be written follows
+`FlexibleArgumentParser` of vLLM 0.33.0 (`utils/argparse_utils.py`).
+"""
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
-
-_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-_SHORT = {
-    "-tp": "tensor-parallel-size",
-    "-pp": "pipeline-parallel-size",
-    "-dcp": "decode-context-parallel-size",
-    "-q": "quantization",
-}
-_NO_VALUE = {  # flags without a value that are common on command lines and do not bear on memory
-    "trust-remote-code",
-    "enable-auto-tool-choice",
-    "disable-log-requests",
-    "disable-log-stats",
-    "enable-chunked-prefill",
-    "enable-prefix-caching",
-    "enable-expert-parallel",
-    "enable-reasoning",
-    "async-scheduling",
-    "enable-lora",
-    "disable-custom-all-reduce",
-    "enable-log-requests",
-    "headless",
-}
+from kvsim.gpu.command_line import CommandLine, read_words
+from kvsim.gpu.flag_values import VALUES, plain_value, whole_number
 
 
 @dataclass(frozen=True)
 class ServeFlags:
     """What a command line says.
 
-    values: by the names of `kvsim.plan_capacity`. ignored: the rest, as written.
+    values: by the names of `kvsim.plan_capacity`. ignored: flags without a bearing on memory, as written.
+    unmodelled: flags that do bear on memory, in a way that is not modelled.
+    unknown: flags that no vLLM has, each with the nearest that there is. version: of a docker image's tag.
+    config: the file of --config; its content comes in by `words_of_config`.
     """
 
     model: str | None
     values: dict[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    version: str | None = None
+    config: str | None = None
 
 
-def whole_number(text: str, flag: str) -> int:
-    """vLLM's human-readable integers: 8192, 32k (thousands), 32K (1,024s); -1 or "auto" for automatic."""
-    if text == "auto":
-        return -1
-    found = re.fullmatch(r"(-?\d{1,15}(?:\.\d{1,9})?)([kKmMgG]?)", text)
-    value = float(found[1]) * _SUFFIXES.get(found[2], 1) if found else 0.5
-    if value != int(value):
-        raise KvsimError(f"{flag}: {text[:60]!r} is not a whole number, such as 8192 or 8k")
-    return int(value)
-
-
-def share(text: str, flag: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise KvsimError(f"{flag}: {text[:60]!r} is not above 0 and at most 1")
-    return value
-
-
-def _text(text: str, flag: str) -> str:
-    return text
-
-
-def _object(text: str, flag: str) -> dict[str, Any]:
-    """A JSON object, or vLLM's older form key=value,key=value."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        pairs = [part.partition("=") for part in text.split(",")]
-        if not all(key and equals and number.isdigit() for key, equals, number in pairs):
-            raise KvsimError(f"{flag}: {text[:60]!r} is not a JSON object") from None
-        value = {key: int(number) for key, _, number in pairs}
-    if not isinstance(value, dict):
-        raise KvsimError(f"{flag}: {text[:60]!r} is not a JSON object")
-    return value
-
-
-_FLAGS: dict[str, Callable[[str, str], Any]] = {
-    "max-model-len": whole_number,
-    "max-num-seqs": whole_number,
-    "max-num-batched-tokens": whole_number,
-    "tensor-parallel-size": whole_number,
-    "pipeline-parallel-size": whole_number,
-    "decode-context-parallel-size": whole_number,
-    "block-size": whole_number,
-    "num-gpu-blocks-override": whole_number,
-    "kv-cache-memory-bytes": whole_number,
-    "gpu-memory-utilization": share,
-    "kv-cache-dtype": _text,
-    "quantization": _text,
-    "dtype": _text,
-    "mamba-cache-mode": _text,
-    "limit-mm-per-prompt": _object,
-    "mm-processor-kwargs": _object,
-    "speculative-config": _object,
-}
 _SWITCHES = {
-    "enforce-eager": ("enforce_eager", True),
-    "no-enforce-eager": ("enforce_eager", False),
-    "disable-hybrid-kv-cache-manager": ("disable_hybrid_kv_cache_manager", True),
-    "no-disable-hybrid-kv-cache-manager": ("disable_hybrid_kv_cache_manager", False),
-    "skip-mm-profiling": ("skip_mm_profiling", True),
-    "language-model-only": ("language_model_only", True),
-    "no-async-scheduling": ("async_scheduling", False),
-    "no-enable-prefix-caching": ("enable_prefix_caching", False),
+    "enforce-eager",
+    "skip-mm-profiling",
+    "language-model-only",
+    "async-scheduling",
+    "enable-prefix-caching",
+    "enable-expert-parallel",
+    "enable-lora",
+    "fully-sharded-loras",
+    "enable-hybrid-kv-cache-manager",
 }
+_NOT_MODELLED = {
+    "attention-config",
+    "enable-cumem-allocator",
+    "enable-sleep-mode",
+    "enable-sliding-window",
+    "enable-tower-connector-lora",
+    "kv-cache-dtype-skip-layers",
+    "kv-sharing-fast-prefill",
+    "lora-dtype",
+    "mamba-block-size",
+    "mamba-cache-dtype",
+    "mm-encoder-only",
+    "mm-encoder-tp-mode",
+    "mm-ipc-gpu-memory-gb",
+    "offload-group-size",
+    "prefill-context-parallel-size",
+    "quantization-config",
+    "use-replayssm",
+}
+_ALIASES = {"device-memory-utilization": "gpu-memory-utilization", "kv-cache-memory": "kv-cache-memory-bytes"}
+_DRAFT_FLAGS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 
 
-def read_command(words: Sequence[str]) -> ServeFlags:
-    """Read the words of a command line; a leading "vllm serve" or "python -m vllm..." may be there.
+@cache
+def known_flags() -> dict[str, str]:
+    """Every flag of vLLM 0.6 to 0.33: "switch", "value", "optional" (value) or "list"."""
+    data = _data()
+    return {name: kind for kind in ("switch", "value", "optional", "list") for name in data[kind]}
 
+
+@cache
+def _data() -> dict[str, Any]:
+    path = Path(__file__).parent / "data" / "serve_flags.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def read_command(words: Sequence[str], config_words: Iterable[str] = ()) -> ServeFlags:
+    """Read the words of a command line, or one string with all of it.
+
+    config_words: of the --config file, which the command line's own flags overrule.
     Raises KvsimError naming the flag for a value that vLLM would not take.
     """
-    rest = _without_program(list(words))
-    model: str | None = None
-    values: dict[str, Any] = {}
-    ignored: list[str] = []
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            if model is None:
-                model = word
+    line = read_words(words)
+    reader = _Reader(line)
+    reader.read(list(config_words))
+    reader.model_is_stated = False
+    reader.read(list(line.words))
+    return reader.result()
+
+
+class _Reader:
+    def __init__(self, line: CommandLine) -> None:
+        self.line = line
+        self.rest: list[str] = []
+        self.model: str | None = None
+        self.model_is_stated = False
+        self.config: str | None = None
+        self.values: dict[str, Any] = dict(line.values)
+        self.ignored: list[str] = []
+        self.unmodelled: list[str] = []
+        self.unknown: list[str] = []
+        self.nested: dict[str, dict[str, Any]] = {}
+
+    def read(self, words: list[str]) -> None:
+        self.rest = words
+        while self.rest:
+            word = self.rest.pop(0)
+            if not word.startswith("-") or word == "-":
+                self._positional(word)
             else:
-                ignored.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        flag = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
-        if flag in _SWITCHES and not equals:
-            key, setting = _SWITCHES[flag]
-            values[key] = setting
-        elif flag in _FLAGS or flag == "model":
-            if not equals:
-                if not rest:
-                    raise KvsimError(f"--{flag}: its value is missing")
-                value = rest.pop(0)
-            if flag == "model":
-                model = value
-            else:
-                values[flag.replace("-", "_")] = _FLAGS[flag](value, f"--{flag}")
+                self._flag(word)
+
+    def result(self) -> ServeFlags:
+        for flag, value in self.nested.items():
+            self._use(flag, json.dumps(self.values.get(flag.replace("-", "_"), {}) | value))
+        self._derive()
+        return ServeFlags(
+            self.model,
+            self.values,
+            tuple(self.ignored),
+            tuple(self.unmodelled),
+            tuple(self.unknown),
+            self.line.version,
+            self.config,
+        )
+
+    def _positional(self, word: str) -> None:
+        if self.model_is_stated:
+            self.ignored.append(word)
+        self.model = self.model if self.model_is_stated else word
+        self.model_is_stated = True
+
+    def _flag(self, word: str) -> None:
+        written, equals, value = word.partition("=")
+        level = re.fullmatch(r"-O(\d|[a-z]+)?", written)
+        if level and (level[1] or equals or (self.rest[:1] and self.rest[0] in "0123")):
+            level_text = level[1] or (value if equals else self.rest.pop(0))
+            self._use("optimization-level", level_text)
+            return
+        stem, dot, key = written.lstrip("-").partition(".")
+        flag, setting = self._name(written, stem)
+        if dot:
+            self._nested(flag, key, value if equals else self._next(written))
+        elif known_flags().get(flag) == "switch":
+            self._switch(flag, setting, word, value if equals else None)
+        elif flag in known_flags():
+            self._valued(flag, word, value if equals else None)
         else:
-            ignored.append(word)
-            takes_value = not equals and flag not in _NO_VALUE and not flag.startswith("no-")
-            if takes_value and rest and not rest[0].startswith("-") and (model or len(rest) > 1):
-                ignored[-1] += f" {rest.pop(0)}"
-    return ServeFlags(model, values, tuple(ignored))
+            self._not_known(word, flag, equals)
+
+    def _name(self, written: str, stem: str) -> tuple[str, bool]:
+        """The flag's full name, and what it sets if it is a switch."""
+        known, short = known_flags(), _data()["short"]
+        if written.partition(".")[0] in short:
+            return short[written.partition(".")[0]], True
+        name = stem.replace("_", "-")
+        name = _ALIASES.get(name, name)
+        if name in known:
+            return name, True
+        for prefix, put in (("no-", ""), ("disable-", "enable-"), ("no-disable-", "enable-")):
+            opposite = put + name.removeprefix(prefix)
+            if name.startswith(prefix) and known.get(opposite) == "switch":
+                return opposite, prefix == "no-disable-"
+        beginnings = [each for each in known if each.startswith(name)] if len(name) > 3 else []
+        return (beginnings[0], True) if len(beginnings) == 1 else (name, True)
+
+    def _next(self, written: str) -> str:
+        if not self.rest:
+            raise KvsimError(f"{written}: its value is missing")
+        return self.rest.pop(0)
+
+    def _switch(self, flag: str, setting: bool, word: str, value: str | None) -> None:
+        if value is None and self.rest and self.rest[0].lower() in ("true", "false"):  # releases up to 0.8
+            value = self.rest.pop(0)
+            word += f" {value}"
+        if value is not None and value.lower() == "false":
+            setting = not setting
+        if flag not in _SWITCHES:
+            self._list(flag, word)
+        elif flag == "enable-hybrid-kv-cache-manager":
+            self.values["disable_hybrid_kv_cache_manager"] = not setting
+        else:
+            self.values[flag.replace("-", "_")] = setting
+
+    def _valued(self, flag: str, word: str, value: str | None) -> None:
+        kind = known_flags()[flag]
+        if kind == "value" or flag in VALUES:
+            text = value if value is not None else self._next(word)
+            if not self._use(flag, text):
+                self._list(flag, word if value is not None else f"{word} {text}")
+            return
+        taken = [word]
+        while value is None and self.rest and not self.rest[0].startswith("-") and self._spare():
+            taken.append(self.rest.pop(0))
+            if kind == "optional":
+                break
+        self._list(flag, " ".join(taken))
+
+    def _list(self, flag: str, written: str) -> None:
+        (self.unmodelled if flag in _NOT_MODELLED else self.ignored).append(written)
+
+    def _spare(self) -> bool:
+        """Whether a word that stands free may go to a list: not if it is the only one left for the model."""
+        return (
+            self.model is not None
+            or any(
+                word in ("--model", "--config") or word.startswith(("--model=", "--config="))
+                for word in self.rest
+            )
+            or sum(not word.startswith("-") for word in self.rest) > 1
+        )
+
+    def _use(self, flag: str, text: str) -> bool:
+        """Take a value that bears on memory; False for one that does not."""
+        if flag == "model":
+            self.model, self.model_is_stated = text, True
+        elif flag == "config":
+            self.config = text
+        elif flag in _DRAFT_FLAGS:
+            drafts = self.values.setdefault("speculative_config", {})
+            number = flag == "spec-tokens"
+            drafts[_DRAFT_FLAGS[flag]] = whole_number(text, f"--{flag}") if number else text
+        elif flag == "optimization-level":
+            if text == "0":
+                self.values["enforce_eager"] = True  # neither compiled nor captured
+            else:
+                self.ignored.append(f"-O {text}")
+        elif flag == "compilation-config" and text.isdigit():
+            return self._use("optimization-level", text)
+        elif flag in VALUES:
+            self.values[flag.replace("-", "_")] = VALUES[flag](text, f"--{flag}")
+        else:
+            return False
+        return True
+
+    def _nested(self, flag: str, keys: str, text: str) -> None:
+        """--json-arg.key1.key2 value: one key of a JSON object."""
+        if flag not in VALUES:
+            label = f"--{flag}.{keys} {text}"
+            (self.ignored if flag in known_flags() else self.unknown).append(label)
+            return
+        target = self.nested.setdefault(flag, {})
+        *path, last = keys.rstrip("+").split(".")
+        for key in path:
+            found = target.setdefault(key, {})
+            if not isinstance(found, dict):
+                raise KvsimError(f"--{flag}.{keys}: {key} is already a value")
+            target = found
+        target[last] = text.split(",") if keys.endswith("+") else plain_value(text)
+
+    def _not_known(self, word: str, flag: str, equals: str) -> None:
+        close = get_close_matches(flag, known_flags(), n=1, cutoff=0.7)
+        text = word
+        if not equals and self.rest and not self.rest[0].startswith("-") and self._spare():
+            text += f" {self.rest.pop(0)}"
+        self.unknown.append(f"{text} (nearest: --{close[0]})" if close else text)
+
+    def _derive(self) -> None:
+        """What follows for memory from flags that are not about it."""
+        compilation = self.values.pop("compilation_config", {})
+        captures_none = str(compilation.get("cudagraph_mode", "")).upper() == "NONE"
+        if captures_none or compilation.get("mode", compilation.get("level")) in (0, "NONE"):
+            self.values.setdefault("enforce_eager", True)
+        if self.values.get("quantization", "").lower() == "none":
+            del self.values["quantization"]
 
 
-def _without_program(words: list[str]) -> list[str]:
-    if words and words[0] == "--":
-        words = words[1:]
-    while words and ("=" in words[0] and re.match(r"[A-Z_]+=", words[0])):  # environment settings
-        words = words[1:]
-    if words[:1] and words[0].rpartition("/")[2] == "vllm":
-        return words[2:] if words[1:2] == ["serve"] else words[1:]
-    if words[:1] and re.fullmatch(r"(.*/)?python[\d.]*", words[0]) and words[1:2] == ["-m"]:
-        return words[3:]
-    return words
+def words_of_config(content: Mapping[str, Any]) -> Iterator[str]:
+    """The flags of a --config file as command-line words (`load_config_file`)."""
+    for key, value in content.items():
+        name = f"--{str(key).replace('_', '-')}"
+        if isinstance(value, bool):
+            yield name if value else f"--no-{name[2:]}"
+        elif isinstance(value, list):
+            yield name
+            yield from map(str, value)
+        elif isinstance(value, Mapping):
+            yield from (name, json.dumps(value, default=str))
+        elif value is not None:
+            yield f"{name}={value}"

@@ -122,9 +122,65 @@ def test_a_log_beside_the_prediction(capsys, tmp_path):
     assert code == 0
     assert "as the log prints it" in out
     assert "weights" in out.partition("Beside the prediction")[2]
-    assert json.loads(profile.read_text())["parts_gib"] == {"weights": 14.99}
+    assert json.loads(profile.read_text())["parts_gib"]["weights"] == 14.99
     code, out, _ = kvsim(capsys, "capacity", "Llama-3.1-8B", "--gpu", "4090", "--profile", profile, "--json")
     assert json.loads(out)["prediction"]["weights"] == round(14.99 * (1 << 30))
     code, out, err = kvsim(capsys, "capacity", "--log", tmp_path / "no.log")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
+
+
+def test_a_profile_brings_a_plan_to_its_log(capsys, tmp_path):
+    log, profile = tmp_path / "start.log", tmp_path / "profile.json"
+    log.write_text(LOG)
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--gpu", "RTX 4090", "--save-profile", profile)
+    assert (code, out.splitlines()[-1]) == (0, f"Observed parts kept in {profile}")
+    same = ["Llama-3.1-8B", "--gpu", "4090", "--vllm-version", "0.19", "--max-model-len", "32768"]
+    code, out, err = kvsim(capsys, "capacity", *same, "--profile", profile)
+    assert (code, err) == (0, "")
+    assert "GPU KV cache size: 41,408 tokens" in out
+    assert "observed, from the profile" in out
+    assert "estimate" not in out
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--json")
+    assert "no_prediction" in json.loads(out)
+
+
+@pytest.mark.parametrize("flags", [["--num-gpu-blocks-override", "4000"], ["--kv-cache-memory-bytes", "10G"]])
+def test_nothing_is_called_an_estimate_where_nothing_is_estimated(capsys, flags):
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *flags)
+    assert code == 0
+    assert "estimate" not in out
+    assert "Honest range" not in out
+
+
+def test_a_docker_command_with_a_config_file(capsys, tmp_path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("tensor-parallel-size: 2\nmax-model-len: 16k\nport: 1\n")
+    line = (
+        f"docker run -e VLLM_USE_V1=0 vllm/vllm-openai:v0.9.1 --model Qwen/Qwen3-8B --config {path} --prot 2"
+    )
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "A100 80GB", "--", line)
+    assert code == 0
+    assert "on A100-80GB SXM x 2, vLLM 0.9.1, engine V0: max_model_len 16,000" in out
+    assert "# cuda blocks: " in out
+    assert "Note: unknown to vLLM 0.6 to 0.33: --prot 2 (nearest: --port)" in out
+    assert "Ignored, no bearing on capacity: --port=1" in out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_terminal_of_any_width(monkeypatch, width, colour):
+    from io import StringIO
+
+    from rich.console import Console
+
+    from kvsim.gpu.capacity import plan_capacity
+    from kvsim.report.capacity import print_capacity
+
+    system = "truecolor" if colour else None
+    out = Console(file=StringIO(), width=width, force_terminal=colour, color_system=system, highlight=False)
+    print_capacity(plan_capacity("Llama-3.1-8B", "RTX 4090", max_model_len=131_072), out)
+    text = out.file.getvalue()
+    assert ("\x1b[" in text) == colour
+    assert "--gpu-memory-utilization 0.98" in text
+    assert "…" not in text

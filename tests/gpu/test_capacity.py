@@ -105,7 +105,9 @@ def test_the_utilization_of_the_way_out_is_enough():
 def test_nothing_left_and_memory_of_others():
     assert "No available memory" in kvsim.plan_capacity("Llama-3.1-70B", "4090", max_model_len=8192).refusal
     plan = kvsim.plan_capacity("Qwen3-8B", "H100", max_model_len=8192, used_by_others_gib=10)
-    assert plan.refusal.startswith("Free memory on device (69.19/79.19 GiB) on startup is less than desired")
+    assert plan.refusal.startswith(
+        "Free memory on device cuda:0 (69.19/79.19 GiB) on startup is less than desired"
+    )
 
 
 def test_automatic_length():
@@ -123,6 +125,13 @@ def test_automatic_length():
         ({"gpu_memory_gib": -1}, "gpu_memory_gib: -1 is not above 0"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization: 1.5"),
         ({"max_num_seqs": 0}, "max_num_seqs: 0 is not a whole number above 0"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens: 0 is not a whole number above 0"),
+        ({"engine": "V2"}, "engine: 'V2' is not known"),
+        ({"cpu_offload_gb": -1}, "cpu_offload_gb: -1"),
+        ({"max_lora_rank": 0}, "max_lora_rank: 0"),
+        ({"mamba_cache_mode": "x"}, "mamba_cache_mode: 'x' is not known"),
+        ({"hf_overrides": {"max_position_embeddings": 0}}, "hf_overrides: max_position_embeddings"),
+        ({"tensor_parallel_sise": 2}, "nearest: tensor_parallel_size"),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size: 3 does not divide"),
         ({"no_such_flag": 1}, "no_such_flag: not a flag"),
         ({"vllm_version": "0.99"}, "vllm_version: '0.99' is not known"),
@@ -271,3 +280,24 @@ def test_a_built_in_draft_layer_keeps_a_cache_of_its_own():
     assert (drafting.block_size, drafting.num_gpu_blocks, drafting.blocks_per_request) == (800, 4263, 243)
     assert round(drafting.max_concurrency, 2) == 17.54
     assert drafting.num_gpu_blocks < plain.num_gpu_blocks
+
+
+def test_the_engine_of_releases_that_have_two():
+    engines = {
+        (version, engine): kvsim.plan_capacity(
+            "Qwen3-8B", "H100", max_model_len=8192, vllm_version=version, engine=engine
+        ).engine
+        for version in ("0.7", "0.9", "0.11")
+        for engine in ("", "V0", "V1")
+    }
+    assert [engines["0.7", engine] for engine in ("", "V0", "V1")] == ["V0", "V0", "V1"]
+    assert [engines["0.9", engine] for engine in ("", "V0", "V1")] == ["V1", "V0", "V1"]
+    assert {engines["0.11", engine] for engine in ("", "V0", "V1")} == {"V1"}
+
+
+def test_offline_use_has_larger_batches():
+    server, offline = (
+        kvsim.plan_capacity("Qwen3-8B", "H100", max_model_len=8192, offline=offline)
+        for offline in (False, True)
+    )
+    assert (server.max_num_batched_tokens, offline.max_num_batched_tokens) == (8192, 16_384)

@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 
 import kvsim
 from kvsim.errors import KvsimError
-from kvsim.gpu.log_reader import (
-    adds_up,
-    differences,
-    facts_of,
-    profile_of,
-    read_log,
-    read_profile,
-    save_profile,
-)
+from kvsim.gpu.log_comparison import adds_up, differences
+from kvsim.gpu.log_facts import facts_of
+from kvsim.gpu.log_reader import read_log
+from kvsim.gpu.profiles import profile_of, read_profile, save_profile
 
 V0 = """\
 INFO 11-20 12:00:00 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: model='meta-llama/\
@@ -79,7 +74,7 @@ def test_a_refusal_in_a_log():
 
 def test_parts_beside_the_prediction():
     seen = facts_of(V1)
-    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100", vllm_version="0.30", **seen.flags())
+    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100 80GB", vllm_version="0.30", **seen.flags())
     found = {row.part: row for row in differences(seen, plan.prediction)}
     assert found["activation"].printed_gib == pytest.approx(1.21)
     assert found["non-torch"].printed_gib == pytest.approx(0.26)
@@ -94,9 +89,11 @@ def test_parts_that_do_not_add_up_are_told():
 def test_a_saved_profile_replaces_the_prediction(tmp_path):
     path = tmp_path / "profile.json"
     seen = facts_of(V1)
-    save_profile(seen, path)
-    observed = read_profile(path)
-    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100", vllm_version="0.30", observed=observed, **seen.flags())
+    save_profile(profile_of(seen), path)
+    observed = read_profile(path).parts
+    plan = kvsim.plan_capacity(
+        "Llama-3.1-8B", "A100 80GB", vllm_version="0.30", observed=observed, **seen.flags()
+    )
     assert plan.lines[0] == "Available KV cache memory: 56.21 GiB"
     assert plan.kv_cache_size_tokens == pytest.approx(460_496, rel=0.001)
     assert profile_of(seen)["observed_with"]["version"] == "0.30.0"
