@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kvsim.calibrate.fit import LARGEST_HEAD
 from kvsim.calibrate.predict import predict
 from kvsim.calibrate.tables import left_out
-from kvsim.gpu.cost.calibration import Calibration, calibration
+from kvsim.gpu.cost.calibration import Calibration, Error, calibration
 
 LEFT_OUT, FITTED, UNKNOWN, OUTSIDE = "left out", "fitted", "not fitted", "out of range"
 SIZES = ((0.0, 100.0, "< 100 us"), (100.0, 1000.0, "< 1 ms"), (1000.0, np.inf, "longer"))
@@ -108,3 +108,49 @@ def figures(rows: pd.DataFrame) -> dict[str, float]:
         "p90": float(np.quantile(size, 0.9)),
         **by_size,
     }
+
+
+def errors_by_key(fitted: Calibration, known: Calibration, rows: dict[str, pd.DataFrame]) -> Calibration:
+    """`fitted` with `Error` records of each value set: on the rows it was fitted on, and on those left out.
+
+    known: `fitted` with what it borrows. rows: of its GPU.
+    """
+    scores: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
+    for operation, frame in rows.items():
+        if not len(frame) or operation == "unequal":
+            continue
+        result = _scored(operation, frame, known)
+        keys = _keys(operation, frame)
+        for key in np.unique(keys):
+            for which in (FITTED, LEFT_OUT):
+                part = result[(keys == key) & (result.which == which).to_numpy()]
+                if len(part) and key in fitted.values:
+                    scores.setdefault((key, which), []).append(part.error.to_numpy())
+    values = {
+        key: value.model_copy(
+            update={"fitted": _error(scores.get((key, FITTED))), "left_out": _error(scores.get((key, LEFT_OUT)))}
+        )
+        for key, value in fitted.values.items()
+    }
+    return fitted.model_copy(update={"values": values})
+
+
+def _keys(operation: str, frame: pd.DataFrame) -> NDArray[np.object_]:
+    """The value set that each row is modelled by."""
+    dtype = frame["dtype"].to_numpy(object)
+    if operation != "attention":
+        return np.array([f"{operation}/{name}" for name in dtype], object)
+    kind = np.where(frame.many == 0, "attention_decode", "attention_prefill").astype(object)
+    return np.asarray(kind + np.where(frame.window > 0, "_window/", "/").astype(object) + dtype)
+
+
+def _error(parts: list[NDArray[np.float64]] | None) -> Error | None:
+    if not parts:
+        return None
+    size = np.abs(np.concatenate(parts))
+    return Error(
+        rows=len(size),
+        mape=round(float(size.mean()), 1),
+        median=round(float(np.median(size)), 1),
+        p90=round(float(np.quantile(size, 0.9)), 1),
+    )

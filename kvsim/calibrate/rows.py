@@ -59,7 +59,8 @@ def _rows(table: Table) -> Rows:
 
 def _common(table: Table) -> pd.DataFrame:
     column = table.frame["node" if table.form.name == "vidur_network" else "gpu"].astype(str)
-    names = {name: _gpu_name(table, name) for name in column.unique()}
+    nodes = table.form.name == "vidur_network"
+    names = {name: _gpu_name(table, name.split("_")[0] if nodes else name) for name in column.unique()}
     frame = pd.DataFrame(
         {
             "gpu": column.map(names),
@@ -75,9 +76,13 @@ def _common(table: Table) -> pd.DataFrame:
     return frame
 
 
+# Bare names of profilers whose pages say which card it was.
+_MEANT = {"a100": "A100-80GB-SXM", "h100": "H100-SXM"}
+
+
 def _gpu_name(table: Table, name: str) -> str:
     """The catalog's name; tables add how a card is mounted ("A100-SXM-80GB", "b200_sxm", "h100_dgx")."""
-    words = re.split(r"[-_ ]", name)
+    words = re.split(r"[-_ ]", _MEANT.get(name.lower(), name))
     for count in range(len(words), 0, -1):
         try:
             return catalog.gpu("-".join(words[:count])).name

@@ -14,7 +14,8 @@ from numba.core import config as numba_config
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.cost import COST_DTYPE, StepCost, StepShape, _step_time, step_time
+from kvsim.gpu.cost import COST_DTYPE, StepCost, StepShape, step_time
+from kvsim.gpu.cost.step import price
 from kvsim.gpu.model import ModelSpec
 
 COSTS = {
@@ -65,7 +66,7 @@ def test_an_empty_step_still_takes_time():
 def test_only_the_first_requests_are_read():
     cost = COSTS["dense"]
     scheduled, computed = np.array([1, 9999], np.int32), np.array([100, 9999], np.int32)
-    one = _step_time(cost.parameters, scheduled, computed, 1, 0)
+    one = price(cost.parameters, scheduled, computed, 1, 0)
     assert one == seconds(cost, [(1, 100)])
 
 
