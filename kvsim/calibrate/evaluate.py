@@ -128,7 +128,10 @@ def errors_by_key(fitted: Calibration, known: Calibration, rows: dict[str, pd.Da
                     scores.setdefault((key, which), []).append(part.error.to_numpy())
     values = {
         key: value.model_copy(
-            update={"fitted": _error(scores.get((key, FITTED))), "left_out": _error(scores.get((key, LEFT_OUT)))}
+            update={
+                "fitted": _error(scores.get((key, FITTED))),
+                "left_out": _error(scores.get((key, LEFT_OUT))),
+            }
         )
         for key, value in fitted.values.items()
     }

@@ -141,8 +141,8 @@ def _attention_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> 
         suffix = "_window" if windowed else ""
         decode = part[part.many == 0]
         prefill = part[part.many > 0]
-        values |= _attention_set(f"attention_decode{suffix}", dtype, decode, gpu, relative)
-        values |= _attention_set(f"attention_prefill{suffix}", dtype, prefill, gpu, relative)
+        values |= _attention_set(f"attention_decode{suffix}", str(dtype), decode, gpu, relative)
+        values |= _attention_set(f"attention_prefill{suffix}", str(dtype), prefill, gpu, relative)
     return values
 
 
@@ -223,7 +223,7 @@ def _where(rows: pd.DataFrame, gpu: Device, p: Parameters) -> dict[str, NDArray[
         length[odd] = _equal_length(rows[odd], gpu, p)
     return {
         "head_dim": rows.head_dim.to_numpy(float),
-        "ratio": np.maximum(rows.n_q / rows.n_kv, 1.0).to_numpy(float),
+        "ratio": np.asarray(shape_of(rows).ratio),
         "streams": sequences * rows.n_kv.to_numpy(float),
         "length": length,
     }

@@ -1,5 +1,6 @@
 """What the model says of rows of measurements, through the code that a run uses."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ def predict(operation: str, rows: pd.DataFrame, known: Calibration) -> tuple[Tim
     return _simple(operation, rows, values, gpu), inside(values, rows)
 
 
+def _groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    """(values of the keys, places of their rows)."""
+    found: Any = rows.groupby(keys).indices
+    yield from found.items()
+
+
 def inside(values: ValueSet, rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Whether each row lies within the box of the measured rows."""
     within = np.ones(len(rows), bool)
@@ -45,8 +52,7 @@ def inside(values: ValueSet, rows: pd.DataFrame) -> NDArray[np.bool_]:
 def _attention(rows: pd.DataFrame, known: Calibration, gpu: Device) -> tuple[Times, NDArray[np.bool_]]:
     us, within = np.empty(len(rows)), np.empty(len(rows), bool)
     keys = ["dtype", "n_q", "n_kv", "head_dim", "window", "hot"]
-    for key, places in rows.groupby(keys).indices.items():
-        dtype, n_q, n_kv, head_dim, window, hot = key  # type: ignore[misc]
+    for (dtype, n_q, n_kv, head_dim, window, hot), places in _groups(rows, keys):
         part = rows.iloc[places]
         shape = AttentionShape.dense(n_q, n_kv, head_dim, 1.0 if dtype == "fp8" else 2.0, int(window))
         prefill, decode = attention_sets(known, str(dtype), int(window))
@@ -72,7 +78,7 @@ def _gemm(rows: pd.DataFrame, known: Calibration, gpu: Device) -> tuple[Times, N
 
 def _gemm_us(rows: pd.DataFrame, kind: linear.Arithmetic, gpu: Device) -> Times:
     us = np.empty(len(rows))
-    for (n, k), places in rows.groupby(["n", "k"]).indices.items():  # type: ignore[misc]
+    for (n, k), places in _groups(rows, ["n", "k"]):
         curve = linear.gemm_curve(kind, gpu, float(n), float(k))
         us[places] = np.interp(np.log2(rows.m.to_numpy(float)[places]), np.log2(TOKENS), curve)
     return us

@@ -12,8 +12,8 @@ from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.model import ModelSpec
 
-# Every operation's rows carry these: GPU of the catalog, dtype of the value set, form and kernel of the table,
-# measured us, digest of the keys, and whose rows they are.
+# Every operation's rows carry these: GPU of the catalog, dtype of the value set, form and kernel of the
+# table, measured us, digest of the keys, and whose rows they are.
 COMMON = ("gpu", "dtype", "form", "kernel", "us", "digest", "table")
 
 OPERATIONS = {
@@ -39,7 +39,10 @@ Rows = dict[str, pd.DataFrame]  # operation -> rows
 
 
 def operations(tables: Iterable[Table], gpu: str | None = None) -> Rows:
-    """All tables' rows by operation. gpu: only rows of that GPU. Raises KvsimError for unknown GPUs or models."""
+    """All tables' rows by operation. gpu: only rows of that GPU.
+
+    Raises KvsimError for unknown GPUs, models and dtypes.
+    """
     parts: dict[str, list[pd.DataFrame]] = {}
     for table in tables:
         for operation, frame in _rows(table).items():

@@ -73,9 +73,10 @@ def fit_table(
     values = np.zeros(size)
     robust = np.ones(len(residuals))
     for _ in range(6):
-        system = matrix.T @ sparse.diags(robust) @ matrix + smooth
+        system: Any = matrix.T @ sparse.diags(robust) @ matrix + smooth
         diagonal = sparse.diags(1.0 / system.diagonal())
-        values, _ = cg(system, matrix.T @ (robust * residuals), x0=values, rtol=1e-5, maxiter=400, M=diagonal)
+        goal: Any = matrix.T @ (robust * residuals)
+        values, _ = cg(system, goal, x0=values, rtol=1e-5, maxiter=400, M=diagonal)
         robust = 1.0 / np.maximum(np.abs(matrix @ values - residuals) / _SHARP, 1.0)
     return ResidualTable(axes, np.clip(values, -MOST, MOST).reshape(shape))
 
@@ -83,7 +84,8 @@ def fit_table(
 def _differences(shape: tuple[int, ...], axis: int) -> Any:
     """Matrix of the sum of squared differences of neighbouring nodes along one axis."""
     along = shape[axis]
-    step = sparse.diags([-np.ones(along - 1), np.ones(along - 1)], [0, 1], shape=(along - 1, along))
+    ones = np.ones(along - 1)
+    step: Any = sparse.diags_array([-ones, ones], offsets=[0, 1], shape=(along - 1, along))
     before, after = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
-    whole = sparse.kron(sparse.kron(sparse.identity(before), step), sparse.identity(after), format="csr")
+    whole: Any = sparse.kron(sparse.kron(sparse.identity(before), step), sparse.identity(after), format="csr")
     return whole.T @ whole

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,9 +40,9 @@ class TableForm:
         return (*self.keys, *self.also, self.time)
 
 
-_AICONFIGURATOR = {"package": "aiconfigurator-core", "version": "0.12.0", "licence": "Apache-2.0"}
-_LLMSERVINGSIM = {"package": "casys-kaist/LLMServingSim", "version": "5daddb2", "licence": "MIT"}
-_VIDUR = {"package": "microsoft/vidur", "version": "7d47513", "licence": "MIT"}
+_AICONFIGURATOR: Any = {"package": "aiconfigurator-core", "version": "0.12.0", "licence": "Apache-2.0"}
+_LLMSERVINGSIM: Any = {"package": "casys-kaist/LLMServingSim", "version": "5daddb2", "licence": "MIT"}
+_VIDUR: Any = {"package": "microsoft/vidur", "version": "7d47513", "licence": "MIT"}
 
 FORMS = (
     TableForm(
@@ -183,9 +184,8 @@ def _recognise(path: Path, frame: pd.DataFrame) -> TableForm:
     nearest = max(FORMS, key=lambda form: len(have & set(form.columns)) / len(form.columns))
     missing = [column for column in nearest.columns if column not in have]
     if len(missing) > len(nearest.columns) // 2:
-        raise KvsimError(
-            f"{path}: columns {', '.join(map(str, frame.columns[:8]))} are of no known form of table (docs/cost.md)"
-        )
+        columns = ", ".join(map(str, frame.columns[:8]))
+        raise KvsimError(f"{path}: columns {columns} are of no known form of table (docs/cost.md)")
     raise KvsimError(f"{path}: looks like a table of {nearest.name}, but {_missing(nearest, missing, have)}")
 
 

@@ -248,7 +248,9 @@ def gpus(as_json: AsJson = False) -> None:
     gpus_command(as_json=as_json)
 
 
-calibrate = typer.Typer(help="Where step times come from: fit, score and show kernel times.", no_args_is_help=True)
+calibrate = typer.Typer(
+    help="Where step times come from: fit, score and show kernel times.", no_args_is_help=True
+)
 app.add_typer(calibrate, name="calibrate")
 
 Tables = Annotated[

@@ -38,7 +38,8 @@ def fit_command(tables: Sequence[Path], gpu: str | None, out: Path | None, *, qu
     names = gpus_of(rows)
     if out is not None and len(names) > 1 and not out.is_dir():
         raise KvsimError(
-            f"-o {out}: the tables are of {len(names)} GPUs ({', '.join(names)}); give a folder that exists, or --gpu"
+            f"-o {out}: the tables are of {len(names)} GPUs ({', '.join(names)}); "
+            "give a folder that exists, or --gpu"
         )
     fitted = [(name, with_errors(fit_gpu(name, rows), rows)) for name in names]
     for name, result in fitted:
@@ -49,8 +50,8 @@ def fit_command(tables: Sequence[Path], gpu: str | None, out: Path | None, *, qu
             raise KvsimError(f"-o {path}: {error.strerror or error}") from None
         if not quiet:
             for key, values in result.values.items():
-                error = values.left_out
-                score = f", {error.mape:.1f} % on {error.rows:,} left out" if error else ""
+                held = values.left_out
+                score = f", {held.mape:.1f} % on {held.rows:,} left out" if held else ""
                 print(f"{name}: {words(key)}: {values.rows:,} rows fitted{score}")
         print(path)
 

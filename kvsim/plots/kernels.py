@@ -1,19 +1,17 @@
 """A GPU's kernels: modelled times, the roofline, and measured points where there are some."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from kvsim.calibrate.predict import predict
 from kvsim.gpu import catalog
 from kvsim.gpu.cost.calibration import Calibration, device
 from kvsim.plots import style
-
-Numbers = NDArray[np.float64]
 
 # What is drawn: Llama-3.1-8B's attention heads and its hidden size.
 _SHAPE = {"n_q": 32, "n_kv": 8, "head_dim": 128, "window": 0}
@@ -39,9 +37,16 @@ def draw_kernels(known: Calibration, rows: Mapping[str, pd.DataFrame]) -> Figure
     return figure
 
 
-def _frame(**columns: Numbers | float | str | bool) -> pd.DataFrame:
+def _frame(**columns: Any) -> pd.DataFrame:
     size = max(np.size(column) for column in columns.values())
-    whole = {"dtype": "bfloat16", "many": 0, "new": 1, "context": 0, "singles": 0, "single_context": 0}
+    whole: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "many": 0,
+        "new": 1,
+        "context": 0,
+        "singles": 0,
+        "single_context": 0,
+    }
     whole |= {"hot": False, **columns}
     return pd.DataFrame({name: np.broadcast_to(column, size) for name, column in whole.items()})
 
@@ -102,7 +107,12 @@ def _cloud(ax: Axes, known: Calibration, rows: Mapping[str, pd.DataFrame]) -> No
     for index, (operation, frame) in enumerate(rows.items()):
         part = frame.sample(min(len(frame), _MOST_POINTS), random_state=0)
         modelled, _ = predict(operation, part, known)
-        look = {"marker": ".", "markersize": 1.5, "linestyle": "", "color": style.colour(index)}
+        look: dict[str, Any] = {
+            "marker": ".",
+            "markersize": 1.5,
+            "linestyle": "",
+            "color": style.colour(index),
+        }
         ax.plot(part.us, modelled, label=operation.replace("_", " "), **look)
     low, high = 1.0, max(ax.get_xlim()[1], ax.get_ylim()[1])
     ax.plot([low, high], [low, high], color=style.GREY, linewidth=0.6)
@@ -122,7 +132,12 @@ def _points(
     for column, value in like.items():
         here &= (measured[column] == value).to_numpy()
     part = measured[here & (measured["dtype"] == like.get("dtype", "bfloat16")).to_numpy()]
-    look = {"marker": style.MARKERS[index], "markersize": 3, "linestyle": "", "color": style.colour(index)}
+    look: dict[str, Any] = {
+        "marker": style.MARKERS[index],
+        "markersize": 3,
+        "linestyle": "",
+        "color": style.colour(index),
+    }
     ax.plot(x(part), part.us, **look)
 
 

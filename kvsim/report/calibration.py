@@ -33,7 +33,7 @@ def print_notes(known: Mapping[str, Calibration], out: Console) -> None:
         for relative, keys in calibration.borrowed.items():
             out.print(f"{gpu}: borrowed from {relative}: {', '.join(map(words, keys))}", highlight=False)
     out.print(
-        "Tables timed without a flush are scored with KV in L2 (hot); a run always reads it from memory (cold).",
+        "Tables timed without a flush are scored with KV in L2 (hot); a run reads it from memory (cold).",
         highlight=False,
     )
 

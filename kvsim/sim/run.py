@@ -235,9 +235,8 @@ def run_scenario(
 
 def beyond_measured(cost: StepCost, config: EngineConfig, metrics: Mapping[str, Any]) -> list[str]:
     """What of a run's longest request and largest batch lies beyond the measured kernels."""
-    lengths = (metrics[f"vllm:request_{part}_tokens"]["max"] or 0 for part in ("prompt", "generation"))
     requests = metrics["vllm:num_requests_running"]["peak"]
-    return cost.beyond(sum(lengths), requests, config.max_num_batched_tokens)
+    return cost.beyond(metrics["longest_context"], requests, config.max_num_batched_tokens)
 
 
 def run_to_folder(

@@ -39,7 +39,7 @@ def attention_record(
     """ATTENTION_DTYPE (1,) for `layers` layers. hot: see `decode_time`; a run is never hot."""
     p, d = prefill.parameters, decode.parameters
     c = prefill_coefficients(p, shape, device)
-    # A key costs a lone token no more than it costs others, so that a second token never makes a step cheaper.
+    # A key costs a lone token no more than others, so that a second token never makes a step cheaper.
     single = min(p["single_key"], 1.0) * c["key"]
     record = np.zeros(1, ATTENTION_DTYPE)
     values = {

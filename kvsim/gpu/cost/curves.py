@@ -43,7 +43,9 @@ def rising(curve: Grid) -> Grid:
     Neighbours that fall are pooled to their mean until none does (pool adjacent violators).
     """
     weights = np.diff(np.log(TOKENS), append=np.log(TOKENS[-1] * 2**0.125))
-    level, weight, count = [], [], []
+    level: list[float] = []
+    weight: list[float] = []
+    count: list[int] = []
     for value, w in zip(np.log(curve).tolist(), weights.tolist(), strict=True):
         n = 1
         while level and level[-1] > value:

@@ -161,7 +161,7 @@ SPLIT = 256  # keys per split: a thread block each, as far as there are SMs
 DECODE_FLOPS_EFFICIENCY = 0.5
 
 
-def decode_time(p: Any, shape: Any, device: Device, batch: Numbers, context: Numbers, hot: bool) -> Numbers:
+def decode_time(p: Any, shape: Any, device: Device, batch: Numbers, context: Numbers, hot: Any) -> Numbers:
     """One decode step of `batch` sequences of `context` keys each.
 
     shape: AttentionShape, or arrays under the same names. hot: KV below the size of L2 is read from

@@ -26,7 +26,7 @@ CUSTOM_ALL_REDUCE_BYTES = 8 << 20  # vLLM's own kernel below this, NCCL from her
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How one GPU multiplies with weights of a type: its numbers, flop/us, bytes a weight and an activation."""
+    """How one GPU multiplies with weights of a type: numbers, flop/us, bytes a weight and an activation."""
 
     values: ValueSet
     flops: float
@@ -127,7 +127,7 @@ def expert_curve(model: ModelSpec, ranks: int, kind: Arithmetic, values: ValueSe
 
 
 def small_bytes(model: ModelSpec, ranks: int) -> list[float]:
-    """Bytes a token that each small kernel of a layer moves: two norms with their residual, rotary, activation."""
+    """Bytes a token that a layer's small kernels move: two norms with their residual, rotary, activation."""
     norm = 4 * 2 * model.hidden_size
     heads = (model.num_attention_heads + model.num_key_value_heads) / ranks
     rotary = 2 * 2 * heads * model.head_dim
