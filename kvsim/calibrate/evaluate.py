@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kvsim.calibrate.fit import LARGEST_HEAD
+from kvsim.calibrate.fit_attention import LARGEST_HEAD
 from kvsim.calibrate.predict import predict
 from kvsim.calibrate.tables import left_out
 from kvsim.gpu.cost.calibration import Calibration, Error, calibration

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kvsim.calibrate.fit import LARGEST_HEAD, fit_gpu
+from kvsim.calibrate.fit import fit_gpu
+from kvsim.calibrate.fit_attention import LARGEST_HEAD
 from kvsim.calibrate.predict import predict
 from kvsim.errors import KvsimError
 from kvsim.gpu.cost.calibration import completed

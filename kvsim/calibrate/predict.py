@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kvsim.calibrate.fit import LARGEST_HEAD
+from kvsim.calibrate.fit_attention import LARGEST_HEAD
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import forms, linear
 from kvsim.gpu.cost.attention import attention_record, attention_sets, equal_batches
