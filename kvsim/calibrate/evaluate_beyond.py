@@ -12,7 +12,7 @@ from kvsim.calibrate.predict import predict
 from kvsim.errors import KvsimError
 from kvsim.gpu.cost.calibration import completed
 
-FEWEST = 200  # rows on either side, for a line that says something
+FEWEST = 50  # rows on either side, for a line that says something
 LARGE_QUANTILE = 0.85
 
 BEYOND = "beyond range"

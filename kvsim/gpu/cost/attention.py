@@ -73,8 +73,9 @@ def _meet(record: NDArray[np.void], p: Parameters, shape: AttentionShape, device
     at = np.log2(body / BODY[0]) * 2
     places = np.arange(len(BODY))
     prefill = [np.interp(x, places, row) for x, row in zip(at, record["prefill"][0], strict=True)]
+    least = np.minimum.accumulate(prefill[::-1])[::-1]  # never falls with the number of sequences
     first = record["decode"][0][:, 0]
-    record["decode"][0][:, 0] = 0.5 * (first + np.minimum(first, prefill))
+    record["decode"][0][:, 0] = 0.5 * (first + np.minimum(first, least))
 
 
 def equal_batches(
