@@ -80,7 +80,7 @@ class StepCost:
             record["images"][0] = 1e-6 * rising(self._image_us(self.model.vision))
         for kind, (layers, shape) in self._attention_shapes.items():
             if layers:
-                prefill, decode = attention_sets(self._known, self._kv_dtype, shape.window)
+                prefill, decode = attention_sets(self._known, self._kv_dtype, shape)
                 record["attention"][0, kind] = attention_record(prefill, decode, shape, self.device, layers)[
                     0
                 ]
@@ -109,7 +109,7 @@ class StepCost:
         found = [self._linear.values, self._plain.values, known["small/bfloat16"], known["sampler/bfloat16"]]
         for _, (layers, shape) in self._attention_shapes.items():
             if layers:
-                found += attention_sets(self._known, self._kv_dtype, shape.window)
+                found += attention_sets(self._known, self._kv_dtype, shape)
         if self.model.num_moe_layers:
             found.append(self._known.get("moe"))
         if self.tensor_parallel_size > 1:
