@@ -22,7 +22,7 @@ COMPILING = "compiling once for this machine (about a minute); later runs start 
 
 _PACKAGE = Path(__file__).parent
 numba_config: Any = config  # its type hints do not know the settings either
-_COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py")
+_COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")
 
 
 def sources_digest(package: Path = _PACKAGE) -> str:

@@ -20,7 +20,8 @@ BELOW = {
     "sim": {"cluster", "engine", "workload", "results", "cache", "gpu"},
 }
 BELOW["scenario"] = BELOW["sim"] | {"sim"}
-BELOW["plots"] = BELOW["scenario"] | {"scenario"}
+BELOW["calibrate"] = {"gpu"}
+BELOW["plots"] = BELOW["scenario"] | {"scenario", "calibrate"}
 BELOW["sweep"] = BELOW["report"] = BELOW["plots"] | {"plots"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
 BELOW["report"] = BELOW["sweep"] | {"sweep"}
@@ -36,9 +37,10 @@ HOMES = {
     "typer": ("cli/*",),
     "rich": ("cli/*", "report/*", "sweep/progress*"),
     "matplotlib": ("plots/*",),
-    "pydantic": ("scenario/*",),
+    "pydantic": ("scenario/*", "gpu/cost/calibration*"),
+    "scipy": ("calibrate/*",),
     "ruamel": ("scenario/*",),
-    "pandas": ("results/*", "plots/*", "report/*", "sweep/*"),
+    "pandas": ("calibrate/*", "results/*", "plots/*", "report/*", "sweep/*"),
     "pyarrow": ("results/*", "sweep/*"),
     "loky": ("sweep/*",),
     "ray": ("sweep/*",),

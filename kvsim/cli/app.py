@@ -353,6 +353,73 @@ def schema(
     schema_command(output, markdown=markdown)
 
 
+calibrate = typer.Typer(
+    help="Where step times come from: fit, score and show kernel times.", no_args_is_help=True
+)
+app.add_typer(calibrate, name="calibrate")
+
+Tables = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TABLE...", help="Measured times, .parquet or .csv (docs/cost.md).", show_default=False
+    ),
+]
+OneGpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Only rows of this GPU.")]
+
+
+@calibrate.command()
+def fit(
+    tables: Tables,
+    gpu: OneGpu = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="The calibration, or a folder for several GPUs."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the paths.")] = False,
+) -> None:
+    """Fit a calibration to tables of measured kernel times; a quarter of the rows is left out."""
+    from kvsim.cli.calibrate import fit_command
+
+    fit_command(tables, gpu, output, quiet=quiet)
+
+
+@calibrate.command(name="evaluate")
+def evaluate_tables(
+    tables: Tables,
+    gpu: OneGpu = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Score this one, as fit writes it.")
+    ] = None,
+    beyond: Annotated[
+        bool, typer.Option(help="Also refit on the small half and score the large end.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list, one object a line.")] = False,
+) -> None:
+    """Score a calibration on tables of measured kernel times, left-out and fitted rows apart."""
+    from kvsim.cli.calibrate import evaluate_command
+
+    evaluate_command(tables, gpu, calibration, beyond=beyond, as_json=as_json)
+
+
+@calibrate.command()
+def show(
+    gpu: Annotated[str, typer.Argument(metavar="GPU", help="A name of kvsim gpus.", show_default=False)],
+    tables: Annotated[
+        list[Path] | None, typer.Argument(metavar="[TABLE...]", help="Measured times to draw beside.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw this one, as fit writes it.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A PNG, SVG or PDF.")
+    ] = None,
+) -> None:
+    """Draw a GPU's modelled times against measured ones and the roofline; list where they come from."""
+    from kvsim.cli.calibrate import show_command
+
+    show_command(gpu, tables or [], calibration, output)
+
+
 def run_app(args: list[str] | None) -> Any:
     """Parse and run; the exit code or None. Raises whatever the command raises."""
     return typer.main.get_command(app).main(args, prog_name="kvsim", standalone_mode=False)

@@ -67,7 +67,8 @@ def title(metrics: Mapping[str, Any]) -> str:
 
 def notes(metrics: Mapping[str, Any]) -> list[str]:
     """vLLM's capacity lines, and what the figures rest on."""
-    return [*metrics["capacity"]["lines"], metrics["step_time"].split(" (")[0]]  # without the sources
+    step_time = metrics["step_time"].rsplit(" (", 1)[0]  # without the sources
+    return [*metrics["capacity"]["lines"], step_time, *metrics.get("step_time_notes", ())]
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -70,6 +70,7 @@ def summarize(
         "vllm:prompt_tokens": tally.prompt_tokens,
         "vllm:prompt_tokens_cached": tally.cached_tokens,
         "prefix_cache_hit_rate": _ratio(stats.get("prefix_cache_hits"), stats.get("prefix_cache_queries")),
+        "longest_context": tally.longest_context,
         "num_preempted_requests": tally.num_preempted_requests,
         "recompute_tax": _ratio(stats["num_recomputed_tokens"], stats.get("scheduled_tokens")),
         "waiting_steps": {reason: stats[f"{_WAITING}{reason}"] for reason in WAITING_REASONS},

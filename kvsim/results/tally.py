@@ -35,6 +35,7 @@ class Tally:
         self.num_left_out = 0
         self.num_preempted_requests = 0
         self.prompt_tokens = self.cached_tokens = 0  # of requests with a first token
+        self.longest_context = 0  # tokens of prompt and output of the longest of them
         self.measured_tokens = self.measured_finished = self.num_good = 0
         self.num_within = dict.fromkeys(slo, 0)
 
@@ -48,6 +49,8 @@ class Tally:
         began = ~np.isnan(of["first_token_time"])
         self.prompt_tokens += int(of["num_prompt_tokens"][began].sum())
         self.cached_tokens += int(of["num_cached_tokens"][began].sum())
+        lengths = (of["num_prompt_tokens"] + of["num_output_tokens"])[began]
+        self.longest_context = max(self.longest_context, int(lengths.max(initial=0)))
         self.num_preempted_requests += int((of["num_preemptions"] > 0).sum())
         warm = self._warm(chunk)
         self.num_left_out += int((~warm).sum())

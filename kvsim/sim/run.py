@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import NO_ARRIVALS, EngineCore
 from kvsim.errors import KvsimError
+from kvsim.gpu.cost import StepCost
 from kvsim.results import (
     EventLog,
     RequestLog,
@@ -228,7 +229,14 @@ def run_scenario(
         head, simulation.stats(), sinks.requests, slo=scenario.limits, warm_up=scenario.warm_up
     )
     check_any_ran(metrics["requests"], simulation.first_refusal, scenario.engine)
+    metrics["step_time_notes"] = beyond_measured(cost, config, metrics)
     return RunResult(scenario.to_yaml(), metrics, sinks)
+
+
+def beyond_measured(cost: StepCost, config: EngineConfig, metrics: Mapping[str, Any]) -> list[str]:
+    """What of a run's longest request and largest batch lies beyond the measured kernels."""
+    requests = metrics["vllm:num_requests_running"]["peak"]
+    return cost.beyond(metrics["longest_context"], requests, config.max_num_batched_tokens)
 
 
 def run_to_folder(

@@ -107,7 +107,7 @@ def test_preemption_begins_where_the_pool_is_full() -> None:
 
 def test_small_steps_are_good_for_running_requests_and_bad_for_new_ones() -> None:
     tpot, ttft = column("chunked_prefill", f"{TPOT}.p99"), column("chunked_prefill", f"{TTFT}.p50")
-    assert tpot[0] < 0.8 * tpot[5]
+    assert tpot[0] < 0.9 * tpot[5]
     assert ttft[0] > 1.1 * ttft[5]
 
 

@@ -1,0 +1,1 @@
+"""Calibrations from tables of measured kernel times: read, fit, score (docs/cost.md)."""

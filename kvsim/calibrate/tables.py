@@ -1,0 +1,215 @@
+"""Tables of measured kernel times: read, recognised by their columns, checked."""
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kvsim.errors import KvsimError
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """A form of table: its columns, what it measures, and who publishes such tables.
+
+    keys: identify a row, and decide which quarter it falls in. whole: keys that count (>= 0).
+    also: other times. scale: of `time` to microseconds.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    whole: tuple[str, ...]
+    time: str
+    scale: float = 1.0
+    also: tuple[str, ...] = ()
+    package: str = ""
+    version: str = ""
+    licence: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.words + self.whole
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.keys, *self.also, self.time)
+
+
+_AICONFIGURATOR: Any = {"package": "aiconfigurator-core", "version": "0.12.0", "licence": "Apache-2.0"}
+_LLMSERVINGSIM: Any = {"package": "casys-kaist/LLMServingSim", "version": "5daddb2", "licence": "MIT"}
+_VIDUR: Any = {"package": "microsoft/vidur", "version": "7d47513", "licence": "MIT"}
+
+FORMS = (
+    TableForm(
+        "attention",
+        ("gpu", "kernel", "kv_dtype"),
+        ("batch", "q_len", "kv_len", "n_q", "n_kv", "head_dim", "window"),
+        "latency_us",
+        **_AICONFIGURATOR,
+    ),
+    TableForm(
+        "attention_encoder",
+        ("gpu", "kernel"),
+        ("batch", "seq_len", "n_heads", "head_dim"),
+        "latency_us",
+        **_AICONFIGURATOR,
+    ),
+    TableForm("gemm", ("gpu", "kernel", "dtype"), ("m", "n", "k"), "latency_us", **_AICONFIGURATOR),
+    TableForm(
+        "collectives", ("gpu", "source", "kernel"), ("num_gpus", "bytes"), "latency_us", **_AICONFIGURATOR
+    ),
+    TableForm(
+        "step_attention",
+        ("gpu", "model"),
+        ("tp", "prefill_chunk", "kv_prefill", "n_decode", "kv_decode"),
+        "time_us",
+        **_LLMSERVINGSIM,
+    ),
+    TableForm(
+        "step_attention_skew",
+        ("gpu", "model"),
+        ("tp", "n", "nb", "pc", "kp", "kvs", "kv_big", "kv_mean"),
+        "t_skew_us",
+        also=("t_mean_us",),
+        **_LLMSERVINGSIM,
+    ),
+    TableForm("step_dense", ("gpu", "model", "layer"), ("tp", "tokens"), "time_us", **_LLMSERVINGSIM),
+    TableForm(
+        "step_per_sequence", ("gpu", "model", "layer"), ("tp", "sequences"), "time_us", **_LLMSERVINGSIM
+    ),
+    TableForm(
+        "step_moe", ("gpu", "model"), ("tp", "tokens", "activated_experts"), "time_us", **_LLMSERVINGSIM
+    ),
+    TableForm("layers_v0", ("gpu", "model", "layer"), ("tp", "tokens"), "latency_us", **_LLMSERVINGSIM),
+    TableForm(
+        "chunked_attention_v0",
+        ("gpu", "model"),
+        ("tp", "n_q", "n_kv", "n_embd", "batch", "prefill_chunk", "kv_cache"),
+        "median_ms",
+        1e3,
+        **_LLMSERVINGSIM,
+    ),
+    TableForm(
+        "vidur_linear",
+        ("gpu", "model", "op"),
+        ("num_tokens", "tp", "n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size"),
+        "median_ms",
+        1e3,
+        **_VIDUR,
+    ),
+    TableForm(
+        "vidur_network",
+        ("node", "collective"),
+        ("num_workers", "devices_per_node", "size"),
+        "median_ms",
+        1e3,
+        **_VIDUR,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file of measurements. frame: its rows; `digest`: uint32 (rows,) of each row's keys."""
+
+    path: Path
+    form: TableForm
+    frame: pd.DataFrame
+    digest: NDArray[np.uint32]
+
+    @property
+    def us(self) -> NDArray[np.float64]:
+        """Measured times, microseconds."""
+        return self.frame[self.form.time].to_numpy(float) * self.form.scale
+
+
+def left_out(digest: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """The quarter of the rows that is never fitted: CRC-32 of the row's keys divisible by 4.
+
+    The keys are the form's name and the key columns as text, joined by "|" (see `row_digest`).
+    """
+    return digest % 4 == 0
+
+
+def row_digest(form: TableForm, frame: pd.DataFrame) -> NDArray[np.uint32]:
+    """CRC-32 of "form|key|key|..." of each row."""
+    text = pd.Series(form.name, index=frame.index, dtype=object)
+    for key in form.keys:
+        text = text + "|" + frame[key].astype(str).astype(object)
+    return np.array([zlib.crc32(row.encode()) for row in text], np.uint32)
+
+
+def fingerprint(digest: NDArray[np.uint32]) -> str:
+    """Names a set of rows, in any order."""
+    return f"{len(digest)}-{int(np.sum(digest, dtype=np.uint64)) & 0xFFFFFFFF:08x}"
+
+
+def read_table(path: Path) -> Table:
+    """Raises KvsimError, one line naming the file and the fault."""
+    frame = _read(path)
+    form = _recognise(path, frame)
+    _check(path, form, frame)
+    return Table(path, form, frame, row_digest(form, frame))
+
+
+def read_tables(paths: Iterable[Path]) -> list[Table]:
+    """Raises KvsimError as `read_table`."""
+    return [read_table(path) for path in paths]
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        if path.suffix in (".csv", ".gz", ".zst"):
+            return pd.read_csv(path, comment="#")
+    except FileNotFoundError:
+        raise KvsimError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise KvsimError(f"{path}: cannot be read as a table: {str(error).splitlines()[0]}") from None
+    raise KvsimError(f"{path}: a table of kernel times is a .parquet or .csv file")
+
+
+def _recognise(path: Path, frame: pd.DataFrame) -> TableForm:
+    """The form whose columns are all there; of several, the one with most."""
+    have = set(frame.columns)
+    whole = [form for form in FORMS if have >= set(form.columns)]
+    if whole:
+        return max(whole, key=lambda form: len(form.columns))
+    nearest = max(FORMS, key=lambda form: len(have & set(form.columns)) / len(form.columns))
+    missing = [column for column in nearest.columns if column not in have]
+    if len(missing) > len(nearest.columns) // 2:
+        columns = ", ".join(map(str, frame.columns[:8]))
+        raise KvsimError(f"{path}: columns {columns} are of no known form of table (docs/cost.md)")
+    raise KvsimError(f"{path}: looks like a table of {nearest.name}, but {_missing(nearest, missing, have)}")
+
+
+def _missing(form: TableForm, missing: list[str], have: set[str]) -> str:
+    if missing == [form.time]:
+        stem = form.time.rsplit("_", 1)[0]
+        others = sorted(column for column in have if str(column).rsplit("_", 1)[0] == stem)
+        if others:
+            return f"the time is in {others[0]}; give it as {form.time}"
+    return f"column {missing[0]} is missing"
+
+
+def _check(path: Path, form: TableForm, frame: pd.DataFrame) -> None:
+    if not len(frame):
+        raise KvsimError(f"{path}: has no rows")
+    times = (*form.also, form.time)
+    for column in (*form.whole, *form.also, form.time):
+        values = pd.to_numeric(frame[column], errors="coerce").to_numpy(float)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            cell = frame[column].iloc[bad[0]]
+            shown = repr(cell) if isinstance(cell, str) else cell
+            raise KvsimError(f"{path}: row {bad[0] + 1}: {column} is {shown}, not a number")
+        low = np.flatnonzero(values <= 0 if column in times else values < 0)
+        if len(low):
+            least = "above 0" if column in times else "0 or more"
+            raise KvsimError(f"{path}: row {low[0] + 1}: {column} is {values[low[0]]:g}, must be {least}")

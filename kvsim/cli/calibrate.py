@@ -1,0 +1,134 @@
+"""``kvsim calibrate``: fit, evaluate and show the numbers behind step times."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kvsim.calibrate.evaluate import (
+    FITTED,
+    LEFT_OUT,
+    OUTSIDE,
+    UNKNOWN,
+    errors_by_key,
+    scored,
+    summary,
+)
+from kvsim.calibrate.evaluate_beyond import BEYOND, beyond_range
+from kvsim.calibrate.fit import fit_gpu, gpus_of
+from kvsim.calibrate.rows import Rows
+from kvsim.calibrate.tables import read_tables
+from kvsim.calibrate.units import checked_operations
+from kvsim.cli import collector
+from kvsim.errors import KvsimError
+from kvsim.gpu import catalog
+from kvsim.gpu.cost.calibration import Calibration, calibration, completed
+from kvsim.gpu.cost.description import words
+from kvsim.report.calibration import print_errors, print_notes, total_line
+
+WIDTH = 150  # of the table where output goes to a file
+
+
+def fit_command(tables: Sequence[Path], gpu: str | None, out: Path | None, *, quiet: bool) -> None:
+    """Fit and write one file a GPU; raises KvsimError for bad tables."""
+    collector.resume()
+    rows = _rows(tables, gpu)
+    names = gpus_of(rows)
+    if out is not None and len(names) > 1 and not out.is_dir():
+        raise KvsimError(
+            f"-o {out}: the tables are of {len(names)} GPUs ({', '.join(names)}); "
+            "give a folder that exists, or --gpu"
+        )
+    fitted = [(name, with_errors(fit_gpu(name, rows), rows)) for name in names]
+    for name, result in fitted:
+        path = out / file_name(name) if out is not None and out.is_dir() else out or Path(file_name(name))
+        try:
+            result.save(path)
+        except OSError as error:
+            raise KvsimError(f"-o {path}: {error.strerror or error}") from None
+        if not quiet:
+            for key, values in result.values.items():
+                held = values.left_out
+                score = f", {held.mape:.1f} % on {held.rows:,} left out" if held else ""
+                print(f"{name}: {words(key)}: {values.rows:,} rows fitted{score}")
+        print(path)
+
+
+def with_errors(fitted: Calibration, rows: Rows) -> Calibration:
+    """The calibration with what it scores on its fitted rows and on the quarter left out."""
+    mine = {operation: frame[frame.gpu == fitted.gpu] for operation, frame in rows.items()}
+    return errors_by_key(fitted, completed(fitted), mine)
+
+
+def file_name(gpu: str) -> str:
+    """``h100_sxm.json``."""
+    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") + ".json"
+
+
+def evaluate_command(
+    tables: Sequence[Path], gpu: str | None, file: Path | None, *, beyond: bool, as_json: bool
+) -> None:
+    """Score the calibrations that come with kvsim, or the one in `file`; raises KvsimError."""
+    collector.resume()
+    rows = _rows(tables, gpu)
+    known = {name: calibration(name) for name in gpus_of(rows)}
+    if file is not None:
+        given = Calibration.load(file)
+        known[given.gpu] = completed(given)
+    result = scored(rows, known.__getitem__)
+    far = beyond_range(rows) if beyond else result[:0]
+    lines = summary(result, far)
+    if as_json:
+        print(json.dumps(json.loads(lines.to_json(orient="records")), indent=1))
+        return
+    out = Console(width=None if Console().is_terminal else WIDTH, soft_wrap=False)
+    print_errors(lines, out)
+    print_notes(known, out)
+    for which in (FITTED, OUTSIDE, UNKNOWN, LEFT_OUT):
+        part = result[result.which == which]
+        if len(part) and which != _last(result):
+            out.print(total_line(part, which), highlight=False)
+    if len(far):
+        out.print(total_line(far, BEYOND), highlight=False)
+    last = _last(result)
+    out.print(total_line(result[result.which == last], last), highlight=False)
+
+
+def _last(result: Any) -> str:
+    """What the last line totals: rows that were never fitted, where there are such."""
+    present = set(result.which)
+    return next(which for which in (LEFT_OUT, UNKNOWN, OUTSIDE, FITTED) if which in present)
+
+
+def show_command(gpu: str, tables: Sequence[Path], file: Path | None, out: Path | None) -> None:
+    """Draw a GPU's curves, and the measured points of tables; raises KvsimError."""
+    from kvsim.plots import checked_path, save
+    from kvsim.plots.kernels import draw_kernels
+
+    collector.resume()
+    name = catalog.gpu(gpu).name
+    known = calibration(name)
+    if file is not None:
+        known = completed(_of_gpu(Calibration.load(file), name, file))
+    path = checked_path(out or Path(file_name(name)).with_suffix(".png"))
+    save(draw_kernels(known, _rows(tables, gpu) if tables else {}), path)
+    for key, values in known.values.items():
+        origin = f"borrowed from {values.borrowed_from}" if values.borrowed_from else f"{values.rows:,} rows"
+        print(f"{words(key):<36}{origin:<32}{values.source.package} {values.source.version}")
+    print(path)
+
+
+def _of_gpu(given: Calibration, name: str, file: Path) -> Calibration:
+    if given.gpu != name:
+        raise KvsimError(f"{file}: is a calibration of {given.gpu}, not of {name}")
+    return given
+
+
+def _rows(tables: Sequence[Path], gpu: str | None) -> Rows:
+    rows = checked_operations(read_tables(tables), gpu)
+    if not rows:
+        raise KvsimError(f"--gpu {gpu}: the tables have no rows of it that kvsim models")
+    return rows
