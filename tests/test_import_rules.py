@@ -22,19 +22,20 @@ BELOW = {
 BELOW["scenario"] = BELOW["sim"] | {"sim"}
 BELOW["sweep"] = BELOW["report"] = BELOW["scenario"] | {"scenario"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
-BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify"}
+BELOW["calibrate"] = {"gpu"}
+BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify", "calibrate"}
 
 # library -> files that may import it, as patterns below the package
 HOMES = {
     "simpy": ("sim/*",),
-    "torch": ("gpu/measure*",),
+    "torch": ("calibrate/measure/*", "calibrate/measure/operations/*"),
     "typer": ("cli/*",),
     "rich": ("cli/*", "report/*"),
     "matplotlib": ("report/*",),
     "pydantic": ("scenario/*",),
     "ruamel": ("scenario/*",),
     "pandas": ("results/*", "report/*", "sweep/*"),
-    "pyarrow": ("results/*",),
+    "pyarrow": ("results/*", "calibrate/measure/*"),
     "ray": ("sweep/*",),
 }
 
