@@ -152,8 +152,8 @@ def _progress(quiet: bool) -> Iterator[tuple[Say, Callable[["Progress"], None]]]
 
 @contextmanager
 def _bar() -> Iterator[tuple[Say, Callable[["Progress"], None]]]:
-    from rich.console import Console
     from rich import progress as shown
+    from rich.console import Console
 
     console = Console(stderr=True)
     columns = (

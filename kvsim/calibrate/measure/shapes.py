@@ -29,7 +29,7 @@ def of_model(name: str, tensor_parallel: int, operations: tuple[str, ...]) -> Sh
     model = catalog.model(name)
     if model.is_mla and {"prefill", "cached", "decode", "mixed"} & set(operations):
         raise KvsimError(
-            f"--model {name}: latent attention (MLA) is not measured; --operation gemm takes its linear layers"
+            f"--model {name}: latent attention is not measured; --operation gemm times its linear layers"
         )
     for what, count in (("query heads", model.num_attention_heads), ("vocabulary", model.vocab_size)):
         if count % tensor_parallel:

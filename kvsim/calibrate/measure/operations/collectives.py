@@ -69,9 +69,9 @@ def _wait(running: Any, latest: float, stopped: Callable[[], bool]) -> None:
                 return
             if monotonic() > latest:
                 raise RuntimeError("the processes of the GPUs did not come to an end")
-    except RuntimeError:
-        raise
     except Exception as error:  # torch's, with the traceback of the process that failed
+        if stopped():  # a signal from the keyboard ends the processes, too
+            return
         lines = str(error).strip().splitlines()
         raise RuntimeError(lines[-1] if lines else "a process failed") from None
 

@@ -80,21 +80,17 @@ class FlashAttention3(Operation):
     def prepare(self, device: Device, point: Point) -> list[Call]:
         import flash_attn_interface
 
-        fp8 = point.dtype == "fp8"
         sequences = Sequences.of(point)
         paged = PagedCache(device, point, sequences, self.kernel.block_size, point.dtype)
-        query = device.random(*paged.query.shape, dtype=point.dtype)
-        fresh = paged.new.to(paged.cache.dtype)
-        heads = paged.heads
-        bits = device.torch.uint8 if fp8 else paged.cache.dtype  # index_copy_ knows no fp8
-        rows = paged.cache.view(bits).view(2, -1, heads.n_kv, heads.head_dim)
-        scale = device.torch.ones(len(sequences.new), heads.n_kv, device=device.device) if fp8 else None
-        scales = {f"{name}_descale": scale for name in "qkv"} if fp8 else {}
+        scales: dict[str, Any] = {}
+        if point.dtype == "fp8":
+            scale = device.torch.ones(len(sequences.new), paged.heads.n_kv, device=device.device)
+            scales = {f"{name}_descale": scale for name in "qkv"}
 
         def call() -> Any:
-            rows.index_copy_(1, paged.slots, fresh.view(bits))
+            paged.write()
             return flash_attn_interface.flash_attn_with_kvcache(
-                query,
+                paged.query,
                 paged.cache[0],
                 paged.cache[1],
                 cache_seqlens=paged.lengths,
@@ -135,11 +131,10 @@ class VllmFlashAttention(Operation):
         torch, fp8 = device.torch, point.dtype == "fp8"
         sequences = Sequences.of(point)
         paged = PagedCache(device, point, sequences, self.kernel.block_size, point.dtype)
-        query = device.random(*paged.query.shape, dtype=point.dtype)
-        output = torch.empty_like(paged.query)
+        output = torch.empty(paged.query.shape, dtype=torch.bfloat16, device=device.device)
         stored = paged.cache.view(torch.uint8) if fp8 else paged.cache
         one = torch.ones(1, device=device.device)
-        options = self._options(vllm_flash_attn, device, paged, query)
+        options = self._options(vllm_flash_attn, device, paged)
 
         def call() -> Any:
             _custom_ops.reshape_and_cache_flash(
@@ -153,7 +148,7 @@ class VllmFlashAttention(Operation):
                 one,
             )
             return vllm_flash_attn.flash_attn_varlen_func(
-                q=query,
+                q=paged.query,
                 k=paged.cache[0],
                 v=paged.cache[1],
                 out=output,
@@ -168,7 +163,7 @@ class VllmFlashAttention(Operation):
 
         return [call]
 
-    def _options(self, module: Any, device: Device, paged: PagedCache, query: Any) -> dict[str, Any]:
+    def _options(self, module: Any, device: Device, paged: PagedCache) -> dict[str, Any]:
         """What only some versions of the kernel or of vLLM take."""
         options: dict[str, Any] = {"fa_version": self._version}
         if self._version == 3:
@@ -181,7 +176,7 @@ class VllmFlashAttention(Operation):
                 "num_heads_kv": paged.heads.n_kv,
                 "headdim": paged.heads.head_dim,
                 "cache_seqlens": paged.lengths,
-                "qkv_dtype": query.dtype,
+                "qkv_dtype": paged.query.dtype,
                 "cu_seqlens_q": paged.new_starts,
                 "page_size": paged.block_size,
                 "causal": True,
@@ -190,7 +185,7 @@ class VllmFlashAttention(Operation):
             options["scheduler_metadata"] = module.get_scheduler_metadata(
                 **_accepted(module.get_scheduler_metadata, plan)
             )
-        if query.dtype != device.torch.bfloat16:
+        if paged.query.dtype != device.torch.bfloat16:
             shape = (len(paged.sequences.new), paged.heads.n_kv)
             scale = device.torch.ones(1, device=device.device).expand(shape)
             options |= {f"{name}_descale": scale for name in "qkv"}

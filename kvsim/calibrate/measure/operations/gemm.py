@@ -52,7 +52,12 @@ class TorchFp8Linear(Operation):
 
         def call(weights: Any) -> Any:
             return torch._scaled_mm(
-                inputs.to(torch.float8_e4m3fn), weights, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+                inputs.to(torch.float8_e4m3fn),
+                weights,
+                scale_a=one,
+                scale_b=one,
+                out_dtype=torch.bfloat16,
+                use_fast_accum=True,
             )
 
         return [_bound(call, device.random(n, k, dtype="fp8").t()) for _ in range(count)]

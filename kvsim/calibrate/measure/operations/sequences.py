@@ -53,7 +53,8 @@ class PagedCache:
     """Keys and values of sequences in blocks of random order, with what a kernel is told of them.
 
     cache: (2, blocks, block size, KV heads, head size), keys and values. block_table: int32
-    (sequences, blocks of the longest). slots: int64 (new tokens,), where those belong.
+    (sequences, blocks of the longest). slots: int64 (new tokens,), where those belong. In fp8 queries are
+    fp8, too, as the kernels ask for; new keys and values are bfloat16, as the layer before gives them.
     """
 
     def __init__(
@@ -68,9 +69,12 @@ class PagedCache:
         blocks = sum(counts)
         self.cache = device.random(2, blocks, block_size, heads.n_kv, heads.head_dim, dtype=dtype)
         self.new = device.random(2, sum(sequences.new), heads.n_kv, heads.head_dim)
-        self.query = device.random(sum(sequences.new), heads.n_q, heads.head_dim)
+        self.query = device.random(sum(sequences.new), heads.n_q, heads.head_dim, dtype=dtype)
         self.block_table = self._tables(counts, blocks)
         self.slots = self._slots()
+        bits = device.torch.uint8 if dtype == "fp8" else self.cache.dtype  # index_copy_ knows no fp8
+        self._stored = self.cache.view(bits).view(2, -1, heads.n_kv, heads.head_dim)
+        self._fresh = self.new.to(self.cache.dtype).view(bits)
 
     @cached_property
     def new_starts(self) -> Any:
@@ -82,8 +86,7 @@ class PagedCache:
 
     def write(self) -> None:
         """New keys and values into their slots, in one kernel."""
-        heads = self.heads
-        self.cache.view(2, -1, heads.n_kv, heads.head_dim).index_copy_(1, self.slots, self.new)
+        self._stored.index_copy_(1, self.slots, self._fresh)
 
     def _tables(self, counts: list[int], blocks: int) -> Any:
         torch, device = self._device.torch, self._device.device
