@@ -12,7 +12,12 @@ torch = pytest.importorskip("torch", reason="needs torch, for example pip instal
 from kvsim.calibrate.measure.device import Device, open_device  # noqa: E402
 from kvsim.calibrate.measure.operations import available, copies, flash_attention, gemm  # noqa: E402
 from kvsim.calibrate.measure.operations.sequences import PagedCache, Sequences  # noqa: E402
-from kvsim.calibrate.measure.operations.torch_attention import Sdpa, Varlen  # noqa: E402
+from kvsim.calibrate.measure.operations.torch_attention import (  # noqa: E402
+    Sdpa,
+    Varlen,
+    attention,
+    varlen_attention,
+)
 from kvsim.calibrate.measure.points import Kernel, Point  # noqa: E402
 
 OPERATION = attrgetter("operation")
@@ -310,3 +315,23 @@ def test_pieces_of_a_copy_are_all_of_it(device) -> None:
 def test_torch_alone_does_every_operation(device) -> None:
     done = set().union(*(each.kernel.operations for each in available(device)))
     assert done == {"prefill", "cached", "decode", "mixed", "encoder", "gemm", "copy"}
+
+
+def test_the_operators_that_cuda_runs_take_what_they_are_given() -> None:
+    """On tensors without data, by torch's own description of these operators."""
+    cuda = Device(torch, SimpleNamespace(type="cuda"), *([None] * 4))  # type: ignore[arg-type]
+    query = torch.empty(2, 3, 8, 64, dtype=torch.bfloat16, device="meta")
+    key = torch.empty(2, 9, 2, 64, dtype=torch.bfloat16, device="meta")
+    out = attention(cuda, query.transpose(1, 2), key.transpose(1, 2), key.transpose(1, 2), causal=True)
+    assert out.shape == (2, 8, 3, 64)
+    starts = [torch.empty(3, dtype=torch.int32, device="meta")] * 2
+    packed = (query.flatten(0, 1), key.flatten(0, 1), key.flatten(0, 1))
+    out = varlen_attention(cuda, *packed, starts, Sequences((3, 3), (9, 9)))
+    assert out.shape == (6, 8, 64)
+    small = torch.empty(4, 32, dtype=torch.float8_e4m3fn, device="meta")
+    one = torch.empty((), device="meta")
+    weights = torch.empty(48, 32, dtype=torch.float8_e4m3fn, device="meta").t()
+    out = torch._scaled_mm(
+        small, weights, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+    assert out.shape == (4, 48)

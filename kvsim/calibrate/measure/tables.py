@@ -160,8 +160,9 @@ class Tables:
         self._changed.clear()
 
     def files(self) -> list[tuple[Path, int]]:
-        """Tables with their numbers of rows."""
-        return [(self._path(*key), len(rows)) for key, rows in sorted(self._rows.items())]
+        """Tables with their numbers of rows, hot ones first."""
+        keys = sorted(self._rows, key=lambda key: (key[1] == COLD, key))
+        return [(self._path(*key), len(self._rows[key])) for key in keys]
 
     def _schema(self, table: str) -> pa.Schema:
         facts = {**vars(self._card), "written": datetime.now(UTC).isoformat(timespec="seconds")}
