@@ -213,7 +213,8 @@ def measure(
         str, typer.Option(metavar="NAME", help="cuda, cuda:N, or cpu to try the program out.")
     ] = "cuda",
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the tables go, and are gone on with.")
+        Path,
+        typer.Option("-o", "--output", metavar="FOLDER", help="Where the tables go, and are gone on with."),
     ] = Path("results/measured"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder.")] = False,
 ) -> None:

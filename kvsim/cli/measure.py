@@ -213,7 +213,8 @@ def _show(outcome: "Outcome", out: Path) -> None:
     print(f"\n{outcome.card}: {progress.points:,} points: {told_counts}")
     for kind, reason in outcome.failures.items():
         print(f"failed: {kind}: {reason}")
-    print(f"Next: kvsim calibrate fit {out}/*.parquet")
+    fitted = [path for path, _ in outcome.files if path.parent == out and path.stem != "copies"]
+    print(f"Next: kvsim calibrate fit {' '.join(map(str, fitted))}" if fitted else "")
 
 
 def _kept(outcome: "Outcome") -> str:
