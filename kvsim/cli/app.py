@@ -95,6 +95,66 @@ def steps(
 
 
 @app.command()
+def plot(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|SWEEP", help="Folder that a run or a sweep wrote.", show_default=False),
+    ],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="Of a run: memory, timeseries, cdf, blocks. Of a sweep: lines, heatmap, pareto, effects.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf; else ./FOLDER-KIND.png."),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Swept key across; of pareto a figure, such as ttft_p99."),
+    ] = None,
+    y: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Figure upwards; of a heatmap the other swept key.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Swept key told by colour; of a heatmap by panel.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="heatmap, lines, effects: a figure of the summary, such as hit_rate or ttft_p99. cdf: ttft, "
+            "tpot, e2e, queue_time, block_age, reuse_gap. timeseries: running, waiting, kv_usage, hit_rate, "
+            "preemptions, tokens. Of a run several with commas.",
+        ),
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(metavar="FROM:TO", help="timeseries: seconds; blocks: steps, from 1.")
+    ] = None,
+    replica: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="timeseries, cdf: only this replica.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="blocks, reuse_gap: where the run's trace lies, if it was moved."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="In place of the usual title.")] = None,
+    dpi: Annotated[int, typer.Option(metavar="N", min=30, max=1200, help="Pixels an inch.")] = 150,
+) -> None:
+    """Draw a run or a sweep; equal results give equal files.
+
+    timeseries wants recorded steps (kvsim run --record steps), cdf --metric block_age or reuse_gap
+    recorded events; blocks simulates the run once more as far as needed.
+    """
+    from kvsim.cli.plot import PlotOptions, plot_command
+
+    plot_command(folder, kind, output, PlotOptions(x, y, by, metric, window, replica, trace, title), dpi)
+
+
+@app.command()
 def verify(
     paths: Annotated[
         list[Path],

@@ -7,7 +7,8 @@ from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.capacity_flags import checked_flags, draft_tokens, image_limits
+from kvsim.gpu.capacity_flags import checked_flags, image_limits
+from kvsim.gpu.drafts import drafts_of
 from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.memory_extras import MemoryExtra, memory_extras, unmodelled
 from kvsim.gpu.memory_setup import MemorySetup
@@ -50,16 +51,16 @@ class CapacityQuestion:
         return self.setup.total_bytes
 
     def layout(self) -> StagedLayout:
-        drafts = self.flags.get("speculative_config") or {}
-        tokens = draft_tokens(self.flags)
+        drafts = drafts_of(self.flags)
         mode = self.flags.get("mamba_cache_mode") or ("align" if self.release.minor >= 17 else "none")
         return staged_layout(
             self.model,
             self.options,
             self.release,
             mamba_mode=mode if self.flags.get("enable_prefix_caching", True) else "none",
-            spec_tokens=tokens,
-            mtp_layers=1 if tokens and "mtp" in str(drafts.get("method", "")).lower() else 0,
+            spec_tokens=drafts.tokens,
+            mtp_layers=drafts.mtp_layers,
+            draft=drafts.model,
         )
 
     def prediction(self) -> MemoryPrediction | None:
@@ -152,7 +153,7 @@ def settle(
         | {"max_num_batched_tokens": batched, "max_model_len": length}
     )
     images, pixels = image_limits(flags)
-    draft_tokens(flags)
+    drafts_of(flags)
     setup = MemorySetup(
         total_bytes=total,
         gpu_name=name,

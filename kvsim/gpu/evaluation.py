@@ -57,15 +57,17 @@ class Evaluation:
     def figures(self) -> list[ErrorFigures]:
         """Overall, by number of GPUs, and by class of architecture."""
         small = [row for row, _ in self.scored if (row.number("total_gib") or _LAPTOP_GIB) < _LAPTOP_GIB]
-        main = [(row, found) for row, found in self.scored if row not in small]
+        foreign = [row for row, _ in self.scored if row["engine"].lower() not in ("", "v0", "v1")]
+        main = [(row, found) for row, found in self.scored if row not in small and row not in foreign]
         parts = {
             "single GPU": [f for row, f in main if row.tp == 1],
             "tensor parallel": [f for row, f in main if row.tp > 1],
         }
         for kind in dict.fromkeys(row["arch_class"] or "unknown" for row, _ in main):
             parts[kind] = [f for row, f in main if (row["arch_class"] or "unknown") == kind]
-        parts["all but laptops"] = [found for _, found in main]
+        parts["all of these"] = [found for _, found in main]
         parts[f"laptops (< {_LAPTOP_GIB:g} GiB)"] = [f for row, f in self.scored if row in small]
+        parts["engines that are not vLLM"] = [found for row, found in self.scored if row in foreign]
         return [_figures(name, found) for name, found in parts.items() if found]
 
     def total_line(self) -> str:

@@ -65,7 +65,8 @@ def kv_cache_groups(
         return (_group(layers),)
     if _is_uniform_type(layers):
         return (_group(layers, uniform_type=True),)
-    if rules.pads_unequal_pages and layout.startswith("B") and len(_page_sizes(layers)) > 1:
+    packs = layout.startswith("B") or _has_latent_windows(layers)
+    if rules.pads_unequal_pages and packs and len(_page_sizes(layers)) > 1:
         return _packed_groups(layers)
     if rules.pads_unequal_pages and _needs_full_fallback(layers):
         return (_group(_all_full(layers), uniform_type=True),)
@@ -74,6 +75,11 @@ def kv_cache_groups(
 
 def _group(layers: Layers, uniform_type: bool = False) -> KVCacheGroup:
     return KVCacheGroup(next(iter(layers.values())), tuple(layers.items()), uniform_type)
+
+
+def _has_latent_windows(layers: Layers) -> bool:
+    """DeepSeek V4: its backends allow block-outermost layouts only."""
+    return any(s.kind == "sliding_window" and s.head_size_v == 0 for s in layers.values())
 
 
 def _page_sizes(layers: Layers) -> set[int]:

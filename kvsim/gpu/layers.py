@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvsim.errors import KvsimError
+from kvsim.gpu.deepseek_v4 import compressed_layers
 from kvsim.gpu.kv_cache_spec import Kind, KVCacheSpec
 from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
 
@@ -39,6 +40,12 @@ def kv_dtype_bytes(kv_cache_dtype: str, model_dtype: str) -> int:
     )
 
 
+def cache_value_bytes(model: ModelSpec, kv_cache_dtype: str) -> int:
+    """The same for a model: a checkpoint with scales for an fp8 cache makes "auto" fp8."""
+    fp8 = kv_cache_dtype == "auto" and model.kv_cache_fp8
+    return 1 if fp8 else kv_dtype_bytes(kv_cache_dtype, model.dtype)
+
+
 def kv_heads_per_gpu(num_kv_heads: int, tensor_parallel_size: int) -> int:
     """KV heads that one rank holds: never below one, so beyond that heads are copied."""
     return max(1, num_kv_heads // tensor_parallel_size)
@@ -50,7 +57,9 @@ def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVC
     Raises KvsimError for splits that vLLM refuses and for layers that are not modelled (linear attention).
     """
     check_split(model, options)
-    size = kv_dtype_bytes(options.kv_cache_dtype, model.dtype)
+    if model.compress_ratios:
+        return compressed_layers(model, options.block_size, options.kv_cache_dtype)
+    size = cache_value_bytes(model, options.kv_cache_dtype)
     cached = model.num_hidden_layers - model.num_kv_shared_layers
     layers: dict[str, KVCacheSpec] = {}
     for i, kind in enumerate(model.layer_types[:cached]):
@@ -63,10 +72,16 @@ def kv_cache_layers(model: ModelSpec, options: ParallelOptions) -> dict[str, KVC
         layers[f"layers.{i}.attn"] = (
             _mla(model, options, size) if model.is_mla else _attention(model, options, kind, size)
         )
-        if model.index_head_dim:
-            head = model.index_head_dim + _INDEXER_SCALE_BYTES
-            layers[f"layers.{i}.indexer"] = KVCacheSpec("mla", options.block_size, 1, head, 1)
+        if i in model.indexed_layers:
+            layers[f"layers.{i}.indexer"] = _indexer(model, options)
     return layers
+
+
+def _indexer(model: ModelSpec, options: ParallelOptions) -> KVCacheSpec:
+    """One key per token: fp8 with a scale beside latents, 16 bits beside plain heads (MiniMax M3)."""
+    if not model.is_mla:
+        return KVCacheSpec("mla", options.block_size, 1, model.index_head_dim, 2)
+    return KVCacheSpec("mla", options.block_size, 1, model.index_head_dim + _INDEXER_SCALE_BYTES, 1)
 
 
 def _mla(model: ModelSpec, options: ParallelOptions, size: int) -> KVCacheSpec:
@@ -80,7 +95,8 @@ def _attention(model: ModelSpec, options: ParallelOptions, kind: str, size: int)
     heads, head, head_v = model.num_key_value_heads, model.head_dim, model.v_head_dim
     if kind == "full" and model.global_head_dim:
         heads = model.global_num_key_value_heads or heads
-        head = head_v = model.global_head_dim
+        head = model.global_head_dim
+        head_v = model.global_v_head_dim or head
     per_gpu = kv_heads_per_gpu(heads, options.tensor_parallel_size)
     if kind == "full":
         return KVCacheSpec("full", options.block_size, per_gpu, head, size, head_v)
@@ -94,6 +110,8 @@ def check_split(model: ModelSpec, options: ParallelOptions) -> None:
     Raises KvsimError "<flag>: <value> ...".
     """
     tp, heads = options.tensor_parallel_size, model.num_attention_heads
+    if model.compress_ratios and options.decode_context_parallel_size > 1:
+        raise KvsimError(f"decode_context_parallel_size: not with the windows of {model.name}; give 1")
     if not model.is_mla and not (model.num_key_value_heads and model.head_dim):
         raise KvsimError(f"model: {model.name} needs num_key_value_heads and head_dim (or kv_lora_rank)")
     if heads % tp:

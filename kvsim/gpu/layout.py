@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvsim.errors import KvsimError
+from kvsim.gpu.deepseek_v4 import BLOCK_TOKENS, CompressedPlan
 from kvsim.gpu.kv_cache_groups import bytes_per_block, kv_cache_groups, padding_layers
 from kvsim.gpu.kv_cache_spec import cdiv
-from kvsim.gpu.layers import check_split, kv_cache_layers, kv_dtype_bytes, kv_heads_per_gpu
+from kvsim.gpu.layers import cache_value_bytes, check_split, kv_cache_layers, kv_heads_per_gpu
 from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.model import DTYPE_BYTES, LinearSpec, ModelSpec
 from kvsim.gpu.releases import Release
+
+_MLA_KERNEL_BLOCK = 64  # FlashMLA's; Triton's kernels would take 16
 
 MambaMode = Literal["none", "align", "all"]
 
@@ -81,19 +84,25 @@ def cache_layout(
     spec_tokens: int = 0,
     mamba_mode: MambaMode = "none",
     block_multiple: int = 16,
+    draft: ModelSpec | None = None,
 ) -> CacheLayout:
     """The layout of a model on one tensor-parallel rank.
 
     mtp_layers: built-in draft layers that keep a cache of their own. spec_tokens: drafts per step.
+    draft: a model of its own that drafts (EAGLE, a small model), whose layers draw from the same pool.
     mamba_mode: `--mamba-cache-mode`. block_multiple: the attention kernel's block is a multiple of it.
     Raises KvsimError for a model that is not modelled or a wrong split.
     """
+    if model.compress_ratios:
+        return _compressed_layout(model, options, release, mtp_layers)
+    if draft is not None and ("linear" in model.layer_types or model.compress_ratios):
+        raise KvsimError(f"speculative_config: a draft model beside {model.name} is not modelled")
     if "linear" in model.layer_types:
         return _linear_layout(model, options, release, mtp_layers, spec_tokens, mamba_mode, block_multiple)
-    if mtp_layers:
-        kinds = (*model.layer_types, *("full",) * mtp_layers)
-        model = replace(model, num_hidden_layers=len(kinds), layer_types=kinds)
-    layers = kv_cache_layers(model, options)
+    layers = kv_cache_layers(_with_draft_layers(model, mtp_layers), options)
+    if draft is not None:
+        own = kv_cache_layers(draft, options)
+        layers |= {f"draft.{name}": spec for name, spec in own.items()}
     if model.encoder is not None and not release.v0:
         return _encoder_decoder_layout(model, options, release)
     if not release.has_hybrid_groups:
@@ -115,6 +124,40 @@ def cache_layout(
     return CacheLayout(smallest, bytes_per_block(groups), len(groups), per_request, release, padding, checked)
 
 
+def _with_draft_layers(model: ModelSpec, count: int) -> ModelSpec:
+    """The model with built-in draft layers: full attention, each with an indexer where the model has them."""
+    if not count:
+        return model
+    total = model.num_hidden_layers + count
+    indexed = tuple(range(model.num_hidden_layers, total)) if model.indexed_layers else ()
+    return replace(
+        model,
+        num_hidden_layers=total,
+        layer_types=(*model.layer_types, *("full",) * count),
+        indexed_layers=(*model.indexed_layers, *indexed),
+    )
+
+
+def _compressed_layout(
+    model: ModelSpec, options: KVCacheOptions, release: Release, mtp_layers: int
+) -> CacheLayout:
+    """DeepSeek V4. A draft layer has a window alone."""
+    check_split(model, options)
+    ratios = (*model.compress_ratios, *(0,) * mtp_layers)
+    plan = CompressedPlan(kv_cache_layers(replace(model, compress_ratios=ratios), options), release)
+
+    def printed(length: int) -> int:
+        return plan.printed(options.request_limits(release.rules, length))
+
+    def held(length: int) -> int:
+        return plan.held(options.request_limits(release.rules, length))
+
+    block = cdiv(options.block_size, BLOCK_TOKENS) * BLOCK_TOKENS
+    return CacheLayout(
+        block, plan.block_bytes, plan.num_groups, printed, release, plan.padding, checked_blocks=held
+    )
+
+
 def _encoder_decoder_layout(model: ModelSpec, options: KVCacheOptions, release: Release) -> CacheLayout:
     """Decoder layers keep their own tokens in one group and the encoder's output in another."""
     assert model.encoder is not None
@@ -126,7 +169,10 @@ def _encoder_decoder_layout(model: ModelSpec, options: KVCacheOptions, release: 
 def state_bytes(linear: LinearSpec, tensor_parallel_size: int, spec_tokens: int, dtype: str) -> int:
     """Bytes of one layer's convolution window and recurrent state on one rank."""
     size = DTYPE_BYTES.get(dtype, 2)
-    window = (linear.conv_kernel - 1 + spec_tokens) * linear.conv_dim // tensor_parallel_size
+    channels = linear.conv_dim
+    if linear.num_groups % tensor_parallel_size:  # `extra_groups_for_head_shards`
+        channels += 2 * (tensor_parallel_size - linear.num_groups) * linear.group_state
+    window = (linear.conv_kernel - 1 + spec_tokens) * (channels // tensor_parallel_size)
     state = linear.state_size // tensor_parallel_size
     return window * size + state * (linear.state_bytes or size)
 
@@ -141,7 +187,7 @@ def _linear_layout(
     block_multiple: int,
 ) -> CacheLayout:
     """Attention blocks are stretched until a page holds a state; then all groups share one page size."""
-    if model.linear is None or model.is_mla:
+    if model.linear is None:
         raise KvsimError(
             f"model: the linear-attention state of {model.name} is not known; give its config.json"
         )
@@ -154,8 +200,11 @@ def _linear_layout(
     check_split(model, options)
     tp = options.tensor_parallel_size
     heads = kv_heads_per_gpu(model.num_key_value_heads, tp)
-    size = kv_dtype_bytes(options.kv_cache_dtype, model.dtype)
+    size = cache_value_bytes(model, options.kv_cache_dtype)
     per_token = heads * (model.head_dim + model.v_head_dim) * size
+    if model.is_mla:
+        per_token = (model.kv_lora_rank + model.qk_rope_head_dim) * size
+        block_multiple = max(block_multiple, _MLA_KERNEL_BLOCK)
     state = state_bytes(model.linear, tp, spec_tokens, model.dtype)
     block = max(block_multiple * cdiv(state, block_multiple * per_token), options.block_size)
     full = model.layer_types.count("full") + mtp_layers

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvsim.gpu.drafts import draft_weight_bytes, drafts_of
 from kvsim.gpu.layers import kv_heads_per_gpu
 from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
@@ -29,6 +30,11 @@ def memory_extras(model: ModelSpec, setup: MemorySetup, flags: Mapping[str, Any]
         sharded = flags.get("fully_sharded_loras", False)
         size = lora_bytes(model, setup, loras, rank, fully_sharded=sharded)
         found.append(MemoryExtra("LoRA slots", size, f"max_loras {loras} x max_lora_rank {rank}"))
+    drafts = drafts_of(flags)
+    size = draft_weight_bytes(drafts, model, setup)
+    if size:
+        name = "draft model" if drafts.model else "draft layers"
+        found.append(MemoryExtra(name, size, drafts.model.name if drafts.model else drafts.method))
     copies = flags.get("data_parallel_size", 1)
     if copies > 1 and model.num_experts:
         size = -round(_expert_bytes(model, setup) * (1 - 1 / copies))
@@ -80,9 +86,12 @@ def lora_bytes(
 def unmodelled(model: ModelSpec, flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Flags that bear on memory in a way that is not modelled, a sentence each."""
     notes = []
-    drafts: Any = flags.get("speculative_config") or {}
-    if drafts.get("model") and "mtp" not in str(drafts.get("method", "")).lower():
-        notes.append("speculative_config: weights and cache of the draft model are not counted")
+    drafts = drafts_of(flags)
+    if drafts.tokens and drafts.name and drafts.model is None:
+        notes.append(
+            f"speculative_config: {drafts.name[:80]} is not in the catalog; its weights and cache are not "
+            "counted, give the path of its config.json"
+        )
     if flags.get("enable_lora") and (model.is_mla or "linear" in model.layer_types):
         notes.append("enable_lora: adapters of latent and linear attention are not counted")
     if flags.get("enable_expert_parallel"):

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.activations import SORTED_BELOW, activation_peaks
-from kvsim.gpu.kv_cache_spec import cdiv
 from kvsim.gpu.memory_setup import MemorySetup, constants
-from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
+from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.releases import Release
+from kvsim.gpu.weights import loaded_bytes, mxfp4_kernel
 
 GIB = 1 << 30
 _ROCM = ("rocm", "radeon", "rx 7", "rx 9", "mi2", "mi3", "strix")
-_MXFP4_EXPERT_MULTIPLE = 256  # the kernels' padding of an expert's width
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def predict_memory(model: ModelSpec, release: Release, setup: MemorySetup) -> Me
     return MemoryPrediction(
         total=setup.total_bytes,
         requested=math.ceil(setup.total_bytes * setup.gpu_memory_utilization),
-        weights=weight_bytes(model, setup),
+        weights=weight_bytes(model, setup, release),
         activation=peaks[cause],
         cause=cause,
         peaks=peaks,
@@ -72,32 +71,19 @@ def predict_memory(model: ModelSpec, release: Release, setup: MemorySetup) -> Me
 # ---- weights ----
 
 
-def weight_bytes(model: ModelSpec, setup: MemorySetup) -> int:
+def weight_bytes(model: ModelSpec, setup: MemorySetup, release: Release | None = None) -> int:
     """Loaded bytes on one GPU: parameters, what ranks hold twice, tables and buffers made at load."""
     tp, pp = setup.tensor_parallel_size, setup.pipeline_parallel_size
-    total = _stored(model) / (tp * pp)
+    minor = release.minor if release else 33
     layers = model.num_hidden_layers / pp
-    total += layers * _replicated(model, tp) * model.weight_dtype_bytes
-    return int(total + _absorbed(model, tp) * layers + _tables(model, setup))
-
-
-def _stored(model: ModelSpec) -> float:
-    if model.quantization != "mxfp4":
-        return model.weight_bytes
-    width = model.moe_intermediate_size
-    experts = model.num_moe_layers * model.num_experts * model.expert_parameters
-    padded = experts * cdiv(width, _MXFP4_EXPERT_MULTIPLE) * _MXFP4_EXPERT_MULTIPLE / width if width else 0
-    others = model.num_parameters - experts  # gpt-oss leaves attention in 16 bits
-    return padded * model.weight_dtype_bytes + others * DTYPE_BYTES.get(model.dtype, 2)
-
-
-def _replicated(model: ModelSpec, tp: int) -> float:
-    """Parameters of one layer that a rank holds beyond its share: MLA's down-projections, copied KV heads."""
-    if model.is_mla:
-        down = model.hidden_size * (model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank)
-        return down * (1 - 1 / tp)
-    copies = max(1, model.num_key_value_heads // tp) - model.num_key_value_heads / tp
-    return model.hidden_size * copies * (model.head_dim + model.v_head_dim)
+    loaded = loaded_bytes(
+        model,
+        tp,
+        tower=setup.images_per_prompt != 0,
+        minor=minor,
+        mxfp4_kernel=mxfp4_kernel(setup.gpu_name, minor),
+    )
+    return int(loaded / pp + _absorbed(model, tp) * layers + _tables(model, setup))
 
 
 def _absorbed(model: ModelSpec, tp: int) -> float:
@@ -111,7 +97,10 @@ def _tables(model: ModelSpec, setup: MemorySetup) -> float:
     turned = model.qk_rope_head_dim or model.head_dim * model.partial_rotary_factor
     positions = (model.max_position_embeddings or 0) * (4 if model.multimodal_rope else 1)
     levels = model.vision.deepstack_levels if model.vision else 0
-    return 2 * positions * turned + 2 * levels * setup.max_num_batched_tokens * model.hidden_size
+    size = 2
+    if model.is_mla or model.compress_ratios:  # `DeepseekScalingRotaryEmbedding` keeps its table in float32
+        size = 4 * (2 if model.compress_ratios and min(model.compress_ratios) <= 1 else 1)  # one per base
+    return size * positions * turned + 2 * levels * setup.max_num_batched_tokens * model.hidden_size
 
 
 # ---- what the configuration does not tell ----
@@ -121,9 +110,11 @@ def _cuda_graphs(model: ModelSpec, release: Release, setup: MemorySetup) -> int:
     if setup.enforce_eager or not release.counts_cuda_graphs:
         return 0
     facts = constants()["cuda_graph_gib"]
-    if release.runs_v2(model):  # its estimate was a stub that returned 0 until 0.28
-        return int(facts["v2"] * GIB) if release.minor >= 29 else 0
-    return int(facts["per_layer"] * model.num_hidden_layers / setup.pipeline_parallel_size * GIB)
+    if release.runs_v2(model) and release.minor <= 28:
+        return 0  # the estimate was a stub
+    if release.minor >= 27:
+        return int(facts["from_0.27"] * GIB)
+    return int(facts["per_layer_to_0.26"] * model.num_hidden_layers / setup.pipeline_parallel_size * GIB)
 
 
 def _non_torch(release: Release, setup: MemorySetup) -> int:

@@ -77,10 +77,19 @@ class Release:
 
     @property
     def rules(self) -> VllmRules:
-        """The capacity rules of that release."""
+        """The capacity rules of that release.
+
+        The patches beside the two releases known in full are those of the wheels 0.13.0 to 0.30.0; 0.29,
+        of which there was none, counts as 0.30.
+        """
         newer = self.minor >= 21
         return replace(
             rules_for("0.33" if newer else "0.16"),
+            null_block_held_back=self.minor >= 29,
+            window_cap_counts_in_flight=self.minor >= 26,
+            pads_unequal_pages=self.minor >= 26,
+            group_size_ratio=1.5 if self.minor >= 18 else 1.25,
+            fit_check_first_group_only=14 <= self.minor <= 19,
             largest_batch_tier=self.minor >= 28,
             printed_size_from_concurrency=self.prints_concurrency_times_length,
             cuda_graph_memory_counted=self.counts_cuda_graphs,

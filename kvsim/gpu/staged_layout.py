@@ -73,19 +73,21 @@ class StagedLayout:
         )
 
 
-def staged_layout(model: ModelSpec, options: KVCacheOptions, release: Release, **mamba: Any) -> StagedLayout:
-    """Lay out a model over options.pipeline_parallel_size stages; `mamba` as for `cache_layout`.
+def staged_layout(model: ModelSpec, options: KVCacheOptions, release: Release, **more: Any) -> StagedLayout:
+    """Lay out a model over options.pipeline_parallel_size stages; `more` as for `cache_layout`.
 
     Raises KvsimError for what is not modelled or does not split.
     """
-    whole = cache_layout(model, options, release, **mamba)
+    whole = cache_layout(model, options, release, **more)
     count = options.pipeline_parallel_size
     if count == 1:
         return StagedLayout(whole, (whole,), options.num_gpu_blocks_override)
     if "linear" in model.layer_types or model.encoder is not None:
         kind = "linear-attention" if "linear" in model.layer_types else "encoder-decoder"
         raise KvsimError(f"pipeline_parallel_size: {count} stages of a {kind} model are not modelled; give 1")
-    sizes = _stage_block_bytes(model, options, release, whole, mamba.get("mtp_layers", 0))
+    if more.get("draft") is not None:
+        raise KvsimError(f"pipeline_parallel_size: a draft model over {count} stages is not modelled; give 1")
+    sizes = _stage_block_bytes(model, options, release, whole, more.get("mtp_layers", 0))
     stages = tuple(replace(whole, block_bytes=size) for size in sizes)
     return StagedLayout(whole, stages, options.num_gpu_blocks_override)
 

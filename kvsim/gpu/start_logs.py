@@ -149,8 +149,10 @@ def row_model(row: LogRow) -> ModelSpec:
         model = catalog.model(name)
     except KvsimError:
         model = catalog.model(re.sub(r"\s*\(.*", "", name))
+    if row["quant"] == "4bit" and model.quantization in ("nf4", "nvfp4", "mxfp4"):
+        return model  # the name tells which kind of four bits
     if quant in ("fp8", "int4", "int8", "nvfp4", "mxfp4") and model.quantization != quant:
-        model = replace(model, quantization=quant)
+        model = catalog.in_format(model, model.name, quant)
     return model
 
 
@@ -191,10 +193,6 @@ def check_arithmetic(row: LogRow) -> Arithmetic:
     try:
         layouts = list(_layouts(row))
     except KvsimError as error:
-        if row["arch_class"] == "mla-v4":
-            return Arithmetic(
-                "miss", "DeepSeek V4 keeps compressed latent states in five groups: not modelled"
-            )
         return Arithmetic("no-shape", str(error))
     whys = [_disagreement(row, layout) for layout in layouts]
     if None in whys:
@@ -233,15 +231,19 @@ def _layouts(row: LogRow) -> Iterator[CacheLayout]:
     for of, mode, options, multiple in product(
         _releases(row), modes, _tried_options(row, model), (16, 64, 32) if linear else (16,)
     ):
-        yield cache_layout(
-            model,
-            options,
-            of,
-            mtp_layers=row.whole("mtp_layers") or 0,
-            spec_tokens=row.whole("spec_tokens") or 0,
-            mamba_mode=mode,
-            block_multiple=multiple,
-        )
+        try:
+            yield cache_layout(
+                model,
+                options,
+                of,
+                mtp_layers=row.whole("mtp_layers") or 0,
+                spec_tokens=row.whole("spec_tokens") or 0,
+                mamba_mode=mode,
+                block_multiple=multiple,
+            )
+        except KvsimError:
+            if row.release.stated or of == _releases(row)[-1]:
+                raise  # else one of the tried releases did not know the model
 
 
 def _tried_options(row: LogRow, model: ModelSpec) -> list[KVCacheOptions]:
@@ -249,10 +251,12 @@ def _tried_options(row: LogRow, model: ModelSpec) -> list[KVCacheOptions]:
     stated = _options(row, None, model)
     if "linear" in model.layer_types:
         return [stated] if row["kv_dtype"] else [stated, replace(stated, kv_cache_dtype="fp8")]
-    if "sliding" not in model.layer_types:
+    if "sliding" not in model.layer_types and not model.compress_ratios:
         return [stated]
     sizes = [stated.block_size] if row["block_size"] else [16, 64]
-    budgets = [row.whole("max_num_batched_tokens")] if row["max_num_batched_tokens"] else [2048, 4096, 8192]
+    budgets: list[int | None] = [2048, 4096, 8192, 16384]
+    if row["max_num_batched_tokens"]:
+        budgets = [row.whole("max_num_batched_tokens")]
     return [
         replace(stated, block_size=size, max_num_batched_tokens=budget or 2048)
         for size in sizes
@@ -265,7 +269,7 @@ def _releases(row: LogRow) -> list[Release]:
     stated = row.release
     if stated.stated or stated.v0:
         return [stated, *([replace(stated, patch=2)] if stated.minor == 20 and not stated.patch else [])]
-    return [replace(stated, minor=minor) for minor in (16, 8, 33)]
+    return [replace(stated, minor=minor) for minor in (16, 8, 33, 24)]
 
 
 def _disagreement(row: LogRow, layout: CacheLayout) -> str | None:

@@ -115,7 +115,7 @@ def bridge(plan: CapacityPlan) -> list[tuple[str, str, str]]:
             (
                 "a full request",
                 f"{plan.blocks_per_request:,}",
-                f"blocks for {plan.max_model_len:,} tokens, the last one padded",
+                f"blocks for {plan.max_model_len:,} tokens{_padded(plan)}",
             ),
             ("tokens", f"{plan.kv_cache_size_tokens:,}", "as vLLM prints them"),
         ]
@@ -223,25 +223,41 @@ def tail_waste(plan: CapacityPlan) -> float:
 def plot_sweep(
     names: Sequence[str], rows: Sequence[tuple[Sequence[Any], CapacityPlan | str]], path: Path
 ) -> None:
-    """Tokens against the first swept flag, a line for each setting of the others; a PNG or SVG."""
-    import matplotlib
+    """Tokens against the first swept flag, a line for each setting of the second; a PNG, SVG or PDF.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    Three flags and more: what moves the tokens most, a bar for each.
 
-    lines: dict[str, list[tuple[Any, int]]] = {}
-    for values, plan in rows:
-        label = ", ".join(f"{name} {value}" for name, value in zip(names[1:], values[1:], strict=True))
-        if not isinstance(plan, str):
-            lines.setdefault(label, []).append((values[0], plan.kv_cache_size_tokens))
-    figure, axes = pyplot.subplots(figsize=(10 if len(lines) > 1 else 7, 4))
-    for label, points in lines.items():
-        axes.plot([str(x) for x, _ in points], [y for _, y in points], marker="o", label=label or None)
-    axes.set_xlabel(names[0])
-    axes.set_ylabel("KV cache size, tokens")
-    axes.set_ylim(bottom=0)
-    if len(lines) > 1:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small")
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    Settings that vLLM refuses are marked. Raises KvsimError for a path that no picture can be written to,
+    and where every setting is refused.
+    """
+    import pandas as pd
+
+    from kvsim.plots import SweepPlots, save
+
+    table = [
+        dict(zip(names, values, strict=True)) | {TOKENS: _tokens_of(plan), "error": _error_of(plan)}
+        for values, plan in rows
+    ]
+    plans = [plan for _, plan in rows if not isinstance(plan, str)]
+    of = ""
+    if plans:
+        models = "several models" if "model" in names else plans[0].model
+        of = f"{models} on {plans[0].gpu}, vLLM {plans[0].vllm_version}"
+    plots = SweepPlots(pd.DataFrame(table), names, of)
+    several = sum(len(set(values)) > 1 for values in zip(*(values for values, _ in rows), strict=True)) > 2
+    save(plots.effects(TOKENS) if several else plots.lines(names[0], TOKENS), path)
+
+
+TOKENS = "kv_cache_size_tokens"
+
+
+def _tokens_of(plan: CapacityPlan | str) -> int | None:
+    return None if isinstance(plan, str) or plan.refusal else plan.kv_cache_size_tokens
+
+
+def _error_of(plan: CapacityPlan | str) -> str | None:
+    return plan if isinstance(plan, str) else plan.refusal
+
+
+def _padded(plan: CapacityPlan) -> str:
+    return ", the last one padded" if plan.max_model_len % plan.block_size else ""

@@ -24,10 +24,13 @@ def print_evaluation(found: Evaluation, out: Console, *, every: bool) -> None:
             f"{each.tokens_p90:.1%}",
             f"{each.gib_median:.2f}",
             f"{each.gib_p90:.2f}",
+            f"{each.within} of {each.count}",
         )
         for each in found.figures()
     )
-    out.print(table(("Class", ">Rows", ">Tokens median", ">p90", ">GiB median", ">p90"), figures))
+    out.print(
+        table(("Class", ">Rows", ">Tokens median", ">p90", ">GiB median", ">p90", ">In range"), figures)
+    )
     if every:
         _print_rows(found, out)
     out.print("\nNot predicted", style="bold")

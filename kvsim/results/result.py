@@ -16,6 +16,8 @@ from kvsim.results.store import SCENARIO, SUMMARY, read_texts, replacing, write_
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kvsim.plots import RunPlots
+
 
 class RunResult:
     """Rows and figures of one finished run.
@@ -64,6 +66,13 @@ class RunResult:
         frame = pd.DataFrame.from_dict(rows, orient="index")
         frame.index.name = "metric"
         return frame
+
+    @property
+    def plot(self) -> "RunPlots":
+        """Pictures: `plot.memory()`, `.timeseries()`, `.cdf("ttft")`, `.blocks()`."""
+        from kvsim.plots import RunPlots  # stands above; only loaded for who draws
+
+        return RunPlots(self)
 
     @staticmethod
     def describe_columns() -> "pd.DataFrame":

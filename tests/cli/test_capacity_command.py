@@ -159,7 +159,7 @@ def test_a_docker_command_with_a_config_file(capsys, tmp_path):
     line = (
         f"docker run -e VLLM_USE_V1=0 vllm/vllm-openai:v0.9.1 --model Qwen/Qwen3-8B --config {path} --prot 2"
     )
-    code, out, _ = kvsim(capsys, "capacity", "--gpu", "A100", "--", line)
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "A100 80GB", "--", line)
     assert code == 0
     assert "on A100-80GB SXM x 2, vLLM 0.9.1, engine V0: max_model_len 16,000" in out
     assert "# cuda blocks: " in out

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 import kvsim.gpu
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.model import ModelSpec, model_from_file
+from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.model_config import model_from_file
+from kvsim.gpu.model_names import key
+from kvsim.gpu.weights import loaded_bytes
 
 DATA = Path(kvsim.gpu.__file__).parent / "data"
 
@@ -35,7 +38,7 @@ def test_model_names_are_forgiving(name):
     [
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("llama-3.1-70b-instruct", "meta-llama/Llama-3.1-70B"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-30B-A3B-Instruct-2507"),
         ("Mistral-7B-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"),
         ("gemma-3-27b", "google/gemma-3-27b-it"),
         ("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite"),
@@ -76,10 +79,96 @@ def test_quantised_names(name, quantization):
         ("A100 40GB", "A100-40GB SXM"),
         ("a6000", "RTX A6000"),
         ("Tesla T4", "T4"),
+        ("NVIDIA H200 141GB", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("h100-sxm", "H100 SXM"),
+        ("A100-SXM4-40GB", "A100-40GB SXM"),
+        ("NVIDIA A100-PCIE-40GB", "A100-40GB PCIe"),
+        ("A100-40GB", "A100-40GB SXM"),
+        ("GB200", "GB200"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("L4", "L4"),
+        ("A10G", "A10G"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+        ("GB10", "GB10"),
+        ("RTX 5090", "RTX 5090"),
+        ("RTX 3060 12GB", "RTX 3060 12GB"),
+        ("rtx 3060", "RTX 3060 12GB"),
+        ("V100-SXM2-32GB", "V100-32GB SXM"),
+        ("RTX 3090/4090", "RTX 3090"),
+        ("A100/H100 80GB", "A100-80GB SXM"),
+        ("L4/A10G", "L4"),
     ],
 )
 def test_gpu_names_are_forgiving(name, row):
     assert catalog.gpu(name).name == row
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("A100", "'A100' is ambiguous: A100-40GB SXM or A100-80GB SXM; name one of them"),
+        ("Tesla V100", "is ambiguous: V100-16GB SXM or V100-32GB SXM"),
+        ("RTX 4060 Ti", "is ambiguous: RTX 4060 Ti 16GB or RTX 4060 Ti 8GB"),
+        ("H100 24GB", "is not in the catalog; nearest: H100"),
+        ("L4/H100", "is not in the catalog"),
+        ("8GB", "is not in the catalog"),
+    ],
+)
+def test_ambiguous_and_wrong_cards_are_told(name, told):
+    with pytest.raises(KvsimError, match=told):
+        catalog.gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "quantization"),
+    [
+        ("Pixtral-12B", "mistralai/Pixtral-12B-2409", None),
+        ("llama-2-7b-hf", "meta-llama/Llama-2-7b-hf", None),
+        ("Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct", "int4"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "meta-llama/Llama-3.1-8B", "fp8"),
+        ("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "meta-llama/Llama-3.1-70B", "int8"),
+        ("RedHatAI/Qwen2.5-72B-Instruct-quantized.w4a16", "Qwen/Qwen2.5-72B-Instruct", "int4"),
+        ("unsloth/Llama-3.2-3B-Instruct-unsloth-bnb-4bit", "meta-llama/Llama-3.2-3B-Instruct", "nf4"),
+        ("unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit", "Qwen/Qwen2.5-0.5B-Instruct", "nf4"),
+        ("Qwen2.5-0.5B (unsloth, 4-bit)", "Qwen/Qwen2.5-0.5B-Instruct", "nf4"),
+        ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "Qwen/Qwen3-30B-A3B", "int4"),
+        ("DeepSeek-R1 (wna16 4-bit)", "deepseek-ai/DeepSeek-R1", "int4"),
+        ("unsloth/DeepSeek-R1-BF16", "deepseek-ai/DeepSeek-R1", None),
+        ("unsloth/gpt-oss-20b-BF16", "openai/gpt-oss-20b", None),
+        ("zai-org/GLM-4.6/4.7 (355B-A32B)", "zai-org/GLM-4.6", None),
+        ("Qwen3.5/3.6-35B-A3B", "Qwen/Qwen3.5-35B-A3B", None),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "fp8"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP4", "meta-llama/Llama-3.3-70B-Instruct", "nvfp4"),
+        ("QWEN3-8B", "Qwen/Qwen3-8B", None),
+    ],
+)
+def test_names_with_formats(name, row, quantization):
+    model = catalog.model(name)
+    assert model.quantization == quantization
+    assert catalog.model(row).layer_types == model.layer_types
+    assert catalog.model(row).hidden_size == model.hidden_size
+
+
+def test_a_format_in_the_name_replaces_all_of_the_rows_own():
+    own, named = catalog.model("DeepSeek-V4-Flash"), catalog.model("DeepSeek-V4-Flash-BF16")
+    assert (own.quantization, own.expert_quantization) == ("fp8", "mxfp4")
+    assert (named.quantization, named.expert_quantization) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Llama-3.3", r"'Llama-3.3' is not in the catalog|fits several rows"),
+        ("Qwen2.5-VL", "fits several rows of the catalog: Qwen/Qwen2.5-VL"),
+        ("Qwen3.x-27B-FP8", "is not in the catalog; nearest: "),
+        ("(MoE, FP4)", "is not in the catalog"),
+    ],
+)
+def test_names_that_fit_none_or_several(name, told):
+    with pytest.raises(KvsimError, match=told) as error:
+        catalog.model(name)
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_names_get_the_nearest_spelling():
@@ -108,13 +197,19 @@ def test_every_gpu_is_whole(name):
     assert min(gpu.memory_bytes, gpu.bandwidth, gpu.bf16_flops, gpu.link_bandwidth) > 0
 
 
-def test_no_two_rows_share_a_spelling():
-    for file, rows in (("models.json", lambda d: d["models"]), ("gpus.json", lambda d: d)):
-        spelled = {}
-        for name, row in rows(json.loads((DATA / file).read_text())).items():
-            for spelling in (name, *row.get("aliases", ())):
-                key = catalog._key(spelling, catalog._BRAND)
-                assert spelled.setdefault(key, name) == name
+def test_no_two_models_share_a_spelling():
+    spelled = {}
+    for name, row in json.loads((DATA / "models.json").read_text())["models"].items():
+        for spelling in (name, *row.get("aliases", ())):
+            assert spelled.setdefault(key(spelling), name) == name
+
+
+def test_cards_that_share_a_name_differ_in_memory():
+    shared = {}
+    for row in json.loads((DATA / "gpus.json").read_text()).values():
+        for alias in row.get("aliases", ()):
+            shared.setdefault(alias, []).append(row["memory_gib"])
+    assert all(len({round(gib / 2) for gib in sizes}) == len(sizes) for sizes in shared.values())
 
 
 @pytest.mark.parametrize(
@@ -286,7 +381,7 @@ def test_any_config_file_is_a_model_or_told(tmp_path_factory, odd):
     path.write_text(json.dumps({**good, **odd}))
     said = ""
     try:
-        assert catalog.model(str(path)).weight_bytes > 0
+        assert loaded_bytes(catalog.model(str(path))) > 0
     except KvsimError as error:
         said = str(error)
     assert "\n" not in said

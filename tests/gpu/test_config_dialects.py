@@ -113,3 +113,98 @@ def test_a_nested_config_file(tmp_path):
     assert plan.refusal is None
     assert plan.prediction is not None
     assert "vision encoder" in plan.prediction.peaks
+
+
+def test_draft_models_draw_from_the_same_pool():
+    """EAGLE's one layer widens every block; a draft with heads of its own shares the group too."""
+    target, eagle = catalog.model("Llama-3.1-8B"), ModelSpec.from_config({**DENSE, "num_hidden_layers": 1})
+    options, of = KVCacheOptions(), release("0.33")
+    alone, both = cache_layout(target, options, of), cache_layout(target, options, of, draft=eagle)
+    assert both.block_bytes - alone.block_bytes == cache_layout(eagle, options, of).block_bytes
+    assert both.num_groups == 1
+    with pytest.raises(KvsimError, match="a draft model beside"):
+        cache_layout(catalog.model("Qwen3.5-27B"), options, of, draft=eagle)
+
+
+def test_built_in_drafts_have_an_indexer_of_their_own():
+    model = catalog.model("GLM-5.2")
+    assert len(model.indexed_layers) == 21
+    alone, drafting = (cache_layout(model, KVCacheOptions(), release("0.33"), mtp_layers=n) for n in (0, 1))
+    assert (drafting.block_bytes - alone.block_bytes) // 16 == 2 * 576 + 132
+
+
+@pytest.mark.parametrize(
+    ("details", "unquantized", "group_size", "fp8_cache"),
+    [
+        ({"quant_method": "awq", "group_size": 64}, {}, 64, False),
+        ({"quant_method": "fp8", "ignored_layers": ["re:.*self_attn.*"]}, {"attention": 1.0}, 0, False),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}, {}, 0, True),
+        (
+            {"quant_method": "compressed-tensors", "ignore": ["lm_head", "model.layers.1.mlp.gate_proj"]},
+            {"dense": 0.25},
+            0,
+            False,
+        ),
+        (
+            {
+                "quant_method": "bitsandbytes",
+                "llm_int8_skip_modules": ["lm_head", "model.layers.2.self_attn"],
+            },
+            {"attention": 0.25},
+            0,
+            False,
+        ),
+        (groups(8, "float") | {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, {}, 0, True),
+    ],
+)
+def test_what_a_checkpoint_left_alone(details, unquantized, group_size, fp8_cache):
+    model = ModelSpec.from_config({**DENSE, "quantization_config": details})
+    assert dict(model.unquantized) == unquantized
+    assert (model.quant_group_size, model.kv_cache_fp8) == (group_size, fp8_cache)
+    half = cache_layout(model, KVCacheOptions(), release("0.33")).block_bytes
+    full = cache_layout(ModelSpec.from_config(DENSE), KVCacheOptions(), release("0.33")).block_bytes
+    assert half == (full // 2 if fp8_cache else full)
+
+
+def test_a_bad_group_size_is_told():
+    details = {"quant_method": "awq", "group_size": "many"}
+    with pytest.raises(KvsimError, match='group_size is "many"'):
+        ModelSpec.from_config({**DENSE, "quantization_config": details})
+
+
+def test_modelopts_own_file_beside_the_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(DENSE))
+    facts = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(facts))
+    assert catalog.model(tmp_path / "config.json").quantization == "fp8"
+
+
+def test_kinds_of_layers_in_rarer_dialects():
+    kinds = {
+        "lightning": {"attn_type_list": [0, 1, 0, 1]},
+        "windows": {"hybrid_layer_pattern": [1, 0, 1, 0], "sliding_window": 64},
+        "kimi": {
+            "linear_attn_config": {"full_attn_layers": [2, 4], "num_heads": 8, "head_dim": 64},
+        },
+        "blocks": {
+            "block_configs": [{"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 1.5}}] * 3
+            + [{"attention": {"no_op": True}, "ffn": {"no_op": True}}]
+        },
+    }
+    read = {name: ModelSpec.from_config({**DENSE, **keys}) for name, keys in kinds.items()}
+    assert read["lightning"].layer_types == read["kimi"].layer_types == ("linear", "full", "linear", "full")
+    assert read["lightning"].linear.state_size == 0 or read["lightning"].linear.conv_dim == 0
+    assert read["windows"].layer_types == ("sliding", "full", "sliding", "full")
+    assert read["blocks"].layer_types == ("full", "full", "full", "none")
+    assert read["blocks"].num_key_value_heads == 2
+    off = ModelSpec.from_config({**DENSE, "sliding_window": 64, "use_sliding_window": False})
+    assert set(off.layer_types) == {"full"}
+
+
+def test_a_stretched_length():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    assert ModelSpec.from_config({**DENSE, "rope_scaling": yarn}).max_position_embeddings == 4096
+    linear = {"rope_type": "linear", "factor": 2}
+    assert ModelSpec.from_config({**DENSE, "rope_scaling": linear}).max_position_embeddings == 8192
+    llama = {"rope_type": "llama3", "factor": 8.0}
+    assert ModelSpec.from_config({**DENSE, "rope_scaling": llama}).max_position_embeddings == 4096

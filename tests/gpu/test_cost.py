@@ -22,7 +22,7 @@ COSTS = {
     "moe": StepCost(catalog.model("Qwen3-30B-A3B"), catalog.gpu("H100"), tensor_parallel_size=2),
     "mla": StepCost(catalog.model("DeepSeek-R1"), catalog.gpu("H200"), tensor_parallel_size=8),
     "window": StepCost(catalog.model("gemma-3-4b"), catalog.gpu("L4"), kv_cache_dtype="fp8"),
-    "mxfp4": StepCost(catalog.model("gpt-oss-20b"), catalog.gpu("A100")),
+    "mxfp4": StepCost(catalog.model("gpt-oss-20b"), catalog.gpu("A100 80GB")),
 }
 
 requests = st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 200_000)), min_size=1, max_size=12)

@@ -173,7 +173,7 @@ def test_a_long_log_is_read_at_once(tmp_path, line):
 def test_causes_follow_the_direction_and_what_the_log_tells():
     server = Server("0.33.0", weights=round(17 * GIB), non_torch=2 * GIB)
     seen = read_text(log(server))
-    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100", **seen.flags() | {"gpu_memory_utilization": 0.9})
+    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100 80GB", **seen.flags() | {"gpu_memory_utilization": 0.9})
     found = {row.part: row.cause for row in differences(seen, plan.prediction)}
     assert "padded experts" in found["weights"]
     assert "another process" in found["non-torch"]

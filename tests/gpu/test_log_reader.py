@@ -74,7 +74,7 @@ def test_a_refusal_in_a_log():
 
 def test_parts_beside_the_prediction():
     seen = facts_of(V1)
-    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100", vllm_version="0.30", **seen.flags())
+    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100 80GB", vllm_version="0.30", **seen.flags())
     found = {row.part: row for row in differences(seen, plan.prediction)}
     assert found["activation"].printed_gib == pytest.approx(1.21)
     assert found["non-torch"].printed_gib == pytest.approx(0.26)
@@ -91,7 +91,9 @@ def test_a_saved_profile_replaces_the_prediction(tmp_path):
     seen = facts_of(V1)
     save_profile(profile_of(seen), path)
     observed = read_profile(path).parts
-    plan = kvsim.plan_capacity("Llama-3.1-8B", "A100", vllm_version="0.30", observed=observed, **seen.flags())
+    plan = kvsim.plan_capacity(
+        "Llama-3.1-8B", "A100 80GB", vllm_version="0.30", observed=observed, **seen.flags()
+    )
     assert plan.lines[0] == "Available KV cache memory: 56.21 GiB"
     assert plan.kv_cache_size_tokens == pytest.approx(460_496, rel=0.001)
     assert profile_of(seen)["observed_with"]["version"] == "0.30.0"

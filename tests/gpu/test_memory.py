@@ -11,6 +11,7 @@ from kvsim.gpu.kv_cache_groups import padding_layers
 from kvsim.gpu.layers import layers_per_stage
 from kvsim.gpu.memory import KVCacheOptions, KVCacheTooSmallError, plan_for_model
 from kvsim.gpu.startup import estimate_available
+from kvsim.gpu.weights import loaded_bytes
 from kvsim.rules import rules_for
 
 GIB = 1 << 30
@@ -65,7 +66,7 @@ def test_catalog_model_is_the_founding_model():
     assert plan.log_lines()[1] == (
         "GPU KV cache size: 157,952 tokens, Maximum concurrency for 32,768 tokens per request: 4.82x"
     )
-    assert model.weight_bytes / GIB == pytest.approx(3.963, abs=0.001)
+    assert loaded_bytes(model) / GIB == pytest.approx(3.963, abs=0.001)
 
 
 def test_log_lines_of_the_older_release():

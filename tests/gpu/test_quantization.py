@@ -8,6 +8,7 @@ from kvsim.gpu.cost import StepCost
 from kvsim.gpu.memory import KVCacheOptions, plan_for_model
 from kvsim.gpu.quantization import served_as
 from kvsim.gpu.startup import estimate_available
+from kvsim.gpu.weights import loaded_bytes
 from kvsim.rules import rules_for
 
 MODEL, GPU = catalog.model("Qwen3-8B"), catalog.gpu("RTX 4090")
@@ -29,10 +30,10 @@ def weight_bytes(method, version="0.33"):
         ("mxfp8", 1.03125),
         ("modelopt_fp4", 0.5625),
         ("mxfp4", 0.53125),
-        ("awq", 0.519),
-        ("awq_marlin", 0.519),
-        ("gptq", 0.519),
-        ("gptq_marlin", 0.519),
+        ("awq", 0.51953125),
+        ("awq_marlin", 0.51953125),
+        ("gptq", 0.51953125),
+        ("gptq_marlin", 0.51953125),
     ],
 )
 def test_bytes_of_a_weight(method, size):
@@ -73,14 +74,14 @@ def test_the_estimate_and_the_step_follow_the_weights():
         return estimate_available(model, GPU, rules_for("0.33")).available_bytes
 
     fp8 = served_as(MODEL, "0.33", "fp8")
-    assert available(fp8) - available(MODEL) == MODEL.weight_bytes - fp8.weight_bytes > 6 << 30
+    assert available(fp8) - available(MODEL) == loaded_bytes(MODEL) - loaded_bytes(fp8) > 6 << 30
     read = [StepCost(model, GPU).parameters["linear_read"][0] for model in (MODEL, fp8)]
     assert read[0] == pytest.approx(2 * read[1])
 
 
 def test_float32_doubles_weights_and_cache():
     wide = served_as(MODEL, "0.33", dtype="float32")
-    assert wide.weight_bytes == 2 * MODEL.weight_bytes
+    assert loaded_bytes(wide) == 2 * loaded_bytes(MODEL)
     options = KVCacheOptions(max_model_len=1024)
     blocks = [plan_for_model(model, 1 << 30, options).bytes_per_block[0] for model in (MODEL, wide)]
     assert blocks[1] == 2 * blocks[0]
@@ -91,6 +92,6 @@ def test_float32_doubles_weights_and_cache():
 
 def test_other_dtypes():
     assert served_as(MODEL, "0.33", dtype="auto") == MODEL
-    assert served_as(MODEL, "0.33", dtype="half").weight_bytes == MODEL.weight_bytes
+    assert loaded_bytes(served_as(MODEL, "0.33", dtype="half")) == loaded_bytes(MODEL)
     with pytest.raises(KvsimError, match=r"^dtype: 'int3' is not known; one of auto, bfloat16"):
         served_as(MODEL, "0.33", dtype="int3")

@@ -65,12 +65,12 @@ def test_the_bytes_that_a_length_needs_are_just_enough(version, stages):
 
 def test_automatic_length_over_stages():
     plan = kvsim.plan_capacity(
-        "Llama-3.1-70B", "A100", max_model_len=-1, pipeline_parallel_size=2, vllm_version="0.33"
+        "Llama-3.1-70B", "A100 80GB", max_model_len=-1, pipeline_parallel_size=2, vllm_version="0.33"
     )
     assert plan.refusal is None
     assert 0 < plan.max_model_len < 131_072
     full = {"pipeline_parallel_size": 2, "max_model_len": plan.max_model_len + 1}
-    assert kvsim.plan_capacity("Llama-3.1-70B", "A100", **full).refusal
+    assert kvsim.plan_capacity("Llama-3.1-70B", "A100 80GB", **full).refusal
 
 
 @pytest.mark.parametrize("name", ["Qwen3-Next-80B-A3B", "whisper-large-v3"])

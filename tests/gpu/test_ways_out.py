@@ -30,7 +30,7 @@ def changed(question, way):
     model=st.sampled_from(
         ["Llama-3.1-8B", "Qwen3-32B", "gemma-3-27b-it", "DeepSeek-V2-Lite", "Qwen3-30B-A3B"]
     ),
-    gpu=st.sampled_from(["L4", "RTX 4090", "A100", "H100"]),
+    gpu=st.sampled_from(["L4", "RTX 4090", "A100 80GB", "H100"]),
     version=st.sampled_from(["0.7.3", "0.10.2", "0.16", "0.24", "0.33"]),
     length=st.sampled_from([4096, 30_000, 131_072, 1_000_000]),
     utilization=st.sampled_from([0.5, 0.9, 0.98, 1.0]),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
+from kvsim.gpu.weights import loaded_bytes
 from kvsim.rules import rules_for
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.scenario.defaults import batch_defaults
@@ -327,5 +328,5 @@ def test_a_model_beside_the_scenario_goes_before_one_in_the_working_folder(tmp_p
 
 def test_quantization_and_dtype_reach_the_model(load):
     plain = load(MINIMAL).model_spec
-    assert load(MINIMAL, "engine.quantization=fp8").model_spec.weight_bytes < plain.weight_bytes
-    assert load(MINIMAL, "engine.dtype=float32").model_spec.weight_bytes == 2 * plain.weight_bytes
+    assert loaded_bytes(load(MINIMAL, "engine.quantization=fp8").model_spec) < loaded_bytes(plain)
+    assert loaded_bytes(load(MINIMAL, "engine.dtype=float32").model_spec) == 2 * loaded_bytes(plain)
