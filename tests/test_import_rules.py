@@ -23,23 +23,25 @@ BELOW["scenario"] = BELOW["sim"] | {"sim"}
 BELOW["plots"] = BELOW["scenario"] | {"scenario"}
 BELOW["sweep"] = BELOW["report"] = BELOW["plots"] | {"plots"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
+BELOW["report"] = BELOW["sweep"] | {"sweep"}
 BELOW["calibrate"] = {"gpu"}
 BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify", "calibrate"}
 
-# A result offers its pictures (`result.plot`); what draws them is loaded when it is asked for.
-UPWARD = {("results/result.py", "plots")}
+# A result offers its pictures, a scenario its sweeps; both are loaded when they are asked for.
+UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
 
 # library -> files that may import it, as patterns below the package
 HOMES = {
     "simpy": ("sim/*",),
     "torch": ("calibrate/measure/*", "calibrate/measure/operations/*"),
     "typer": ("cli/*",),
-    "rich": ("cli/*", "report/*"),
+    "rich": ("cli/*", "report/*", "sweep/progress*"),
     "matplotlib": ("plots/*",),
     "pydantic": ("scenario/*",),
     "ruamel": ("scenario/*",),
     "pandas": ("results/*", "plots/*", "report/*", "sweep/*"),
-    "pyarrow": ("results/*", "calibrate/measure/*"),
+    "pyarrow": ("results/*", "sweep/*", "calibrate/measure/*"),
+    "loky": ("sweep/*",),
     "ray": ("sweep/*",),
 }
 

@@ -1,13 +1,14 @@
 """Which points `calibrate measure` takes, in which order."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from kvsim.calibrate.measure import request, shapes
 from kvsim.calibrate.measure.grids import CARD, TINY
 from kvsim.calibrate.measure.order import interleaved, most_telling_first
-from kvsim.calibrate.measure.points import Kernel, Point, plan
+from kvsim.calibrate.measure.points import Kernel, Point, left_out, plan
 from kvsim.calibrate.measure.request import HeadShape, LinearShape, Request, Shapes
 from kvsim.errors import KvsimError
 
@@ -122,6 +123,20 @@ def test_all_reduce_comes_after_the_core_in_one_row_for_each_number_of_gpus() ->
 def test_only_what_was_asked_for_is_planned() -> None:
     assert {p.operation for p in planned("32/8/128", operations=("decode", "copy"))} == {"decode", "copy"}
     assert not planned("32/8/128", operations=("decode",), dtypes=("fp8",))  # no kernel here does it
+
+
+def test_what_is_asked_for_and_cannot_be_had_is_told() -> None:
+    wanted = Request(
+        Shapes((HeadShape(8, 8, 512), HeadShape(7, 7, 24))), ("decode", "mixed", "copy"), ("fp8",)
+    )
+    assert list(left_out(wanted, EVERY)) == [
+        "decode: left out in fp8: no installed kernel does it",
+        "decode: 8/8/512 left out: heads are at most 256 wide",
+        "mixed: left out in fp8: no installed kernel does it",
+        "mixed: 8/8/512 left out: heads are at most 256 wide",
+        "mixed: 7/7/24 left out: no model of the catalog has these heads to name them by",
+    ]
+    assert not list(left_out(replace(wanted, operations=("gemm", "encoder"), dtypes=("bfloat16",)), EVERY))
 
 
 def test_a_kernel_is_not_asked_for_larger_heads_than_it_has() -> None:

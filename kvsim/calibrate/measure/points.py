@@ -83,6 +83,23 @@ def plan(request: Request, grid: Grid, kernels: Sequence[Kernel], gpus: int) -> 
     return [*points[:first], *(point for each in sets for point in each), *points[first:]]
 
 
+def left_out(request: Request, kernels: Sequence[Kernel]) -> Iterator[str]:
+    """What the request names and the plan cannot have, one line each."""
+    for operation in request.operations:
+        able = [kernel for kernel in kernels if operation in kernel.operations]
+        if operation not in ("prefill", "cached", "decode", "mixed", "gemm") or not able:
+            continue
+        for dtype in request.dtypes:
+            if not any(dtype in kernel.dtypes for kernel in able):
+                yield f"{operation}: left out in {dtype}: no installed kernel does it"
+        for heads in request.shapes.heads if operation != "gemm" else ():
+            largest = max(kernel.largest_head for kernel in able)
+            if heads.head_dim > largest:
+                yield f"{operation}: {heads} left out: heads are at most {largest} wide"
+            elif operation == "mixed" and model_of_heads(heads) is None:
+                yield f"mixed: {heads} left out: no model of the catalog has these heads to name them by"
+
+
 def _groups(
     operation: str, kernel: Kernel, dtype: str, request: Request, grid: Grid
 ) -> Iterator[list[Point]]:

@@ -12,7 +12,7 @@ from kvsim.calibrate.measure.device import Device, OutOfMemoryError, open_device
 from kvsim.calibrate.measure.grids import CARD, TINY
 from kvsim.calibrate.measure.operations import collectives
 from kvsim.calibrate.measure.operations.operation import Operation
-from kvsim.calibrate.measure.points import Point, plan
+from kvsim.calibrate.measure.points import Point, left_out, plan
 from kvsim.calibrate.measure.request import COLD, HOT, Request
 from kvsim.calibrate.measure.tables import Tables
 from kvsim.calibrate.measure.timing import Timing
@@ -99,6 +99,8 @@ def measure(
     points = plan(request, CARD if device.is_cuda else TINY, [each.kernel for each in found], gpus)
     if not points:
         raise KvsimError(_nothing(request, found))
+    for line in left_out(request, [each.kernel for each in found]):
+        say(line)
     with Tables(folder, device.card) as tables:
         return _Session(request, device, found, tables, started, on_progress, say, stopped).run(points)
 
