@@ -25,7 +25,7 @@ BELOW["plots"] = BELOW["scenario"] | {"scenario", "calibrate"}
 BELOW["sweep"] = BELOW["report"] = BELOW["plots"] | {"plots"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
 BELOW["report"] = BELOW["sweep"] | {"sweep"}
-BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify"}
+BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify", "calibrate"}
 
 # A result offers its pictures, a scenario its sweeps; both are loaded when they are asked for.
 UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
@@ -33,7 +33,7 @@ UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
 # library -> files that may import it, as patterns below the package
 HOMES = {
     "simpy": ("sim/*",),
-    "torch": ("gpu/measure*",),
+    "torch": ("calibrate/measure/*", "calibrate/measure/operations/*"),
     "typer": ("cli/*",),
     "rich": ("cli/*", "report/*", "sweep/progress*"),
     "matplotlib": ("plots/*",),
@@ -41,7 +41,7 @@ HOMES = {
     "scipy": ("calibrate/*",),
     "ruamel": ("scenario/*",),
     "pandas": ("calibrate/*", "results/*", "plots/*", "report/*", "sweep/*"),
-    "pyarrow": ("results/*", "sweep/*"),
+    "pyarrow": ("results/*", "sweep/*", "calibrate/measure/*"),
     "loky": ("sweep/*",),
     "ray": ("sweep/*",),
 }
