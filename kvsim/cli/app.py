@@ -220,6 +220,13 @@ def plot(
             "preemptions, tokens. Of a run several with commas.",
         ),
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of a sweep: only points with this value of a swept key; may be repeated.",
+        ),
+    ] = None,
     window: Annotated[
         str | None, typer.Option(metavar="FROM:TO", help="timeseries: seconds; blocks: steps, from 1.")
     ] = None,
@@ -240,7 +247,8 @@ def plot(
     """
     from kvsim.cli.plot import PlotOptions, plot_command
 
-    plot_command(folder, kind, output, PlotOptions(x, y, by, metric, window, replica, trace, title), dpi)
+    asked = PlotOptions(x, y, by, metric, window, replica, trace, title, tuple(where or ()) or None)
+    plot_command(folder, kind, output, asked, dpi)
 
 
 @app.command()

@@ -53,7 +53,8 @@ def _run(args: list[str] | None) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):  # how typer and click report a wrong command line
             message = error.format_message().rstrip(".")
-            return _complain(f"{message} (see kvsim --help)" if message else "")
+            command = getattr(getattr(error, "ctx", None), "command_path", "kvsim")
+            return _complain(f"{message} (see {command} --help)" if message else "")
         raise
 
 

@@ -1,7 +1,7 @@
 """``kvsim plot``: a picture of a results folder or of a sweep's folder."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,10 @@ OPTIONS = {
     "timeseries": ("metric", "window", "replica"),
     "cdf": ("metric", "replica", "trace"),
     "blocks": ("window", "trace"),
-    "lines": ("x", "y", "by", "metric"),
-    "heatmap": ("x", "y", "by", "metric"),
-    "pareto": ("x", "y", "by"),
-    "effects": ("metric",),
+    "lines": ("x", "y", "by", "metric", "where"),
+    "heatmap": ("x", "y", "by", "metric", "where"),
+    "pareto": ("x", "y", "by", "where"),
+    "effects": ("metric", "where"),
 }
 
 
@@ -38,6 +38,7 @@ class PlotOptions:
     replica: int | None = None
     trace: Path | None = None
     title: str | None = None
+    where: tuple[str, ...] | None = None
 
 
 def plot_command(folder: Path, kind: str, output: Path | None, options: PlotOptions, dpi: int) -> None:
@@ -111,10 +112,24 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(window[0]), int(window[1])
 
 
+def _fixed(given: Sequence[str]) -> dict[str, str]:
+    """--where KEY=VALUE, each key once."""
+    fixed: dict[str, str] = {}
+    for text in given:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise KvsimError(f"--where {text}: write KEY=VALUE, such as block_size=16")
+        if key in fixed:
+            raise KvsimError(f"--where {text}: {key} has a value already, {fixed[key]}")
+        fixed[key] = value
+    return fixed
+
+
 def _of_sweep(folder: Path, kind: str, options: PlotOptions) -> "Figure":
     from kvsim.sweep import SweepResult
 
     plot: SweepPlots = SweepResult.load(folder).plot
+    plot = plot.where(_fixed(options.where or ()))
     keys: dict[str, Any] = {"x": options.x, "y": options.y, "by": options.by, "title": options.title}
     if kind == "heatmap":
         return plot.heatmap(value=options.metric, **keys)

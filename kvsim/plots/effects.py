@@ -35,8 +35,8 @@ def effects(table: SweepTable, values: Numbers) -> list[Effect]:
     """Main effects of the keys that have several values, the largest first.
 
     A mean is taken over the settings that have a figure for every value of the key, so that one that
-    failed at one value does not count at the others; values that always failed are left out, and where no
-    setting is complete each mean is over what there is.
+    failed at one value does not count at the others; values that always failed are left out. Raises
+    KvsimError where a key has no such setting, as in a sample: its means would tell of the other keys.
     """
     found = []
     for key in table.others([]):
@@ -48,8 +48,12 @@ def effects(table: SweepTable, values: Numbers) -> list[Effect]:
         grid, names = grid[:, there], [written(v) for v, kept in zip(distinct, there, strict=True) if kept]
         whole = grid[np.isfinite(grid).all(axis=1)]
         if len(names) > 1:
-            means = whole.mean(axis=0) if len(whole) else np.nanmean(grid, axis=0)
-            found.append(Effect(key, tuple(names), means))
+            if not len(whole):
+                raise KvsimError(
+                    f"effects: the {len(names)} values of {key} were not tried against each other: at no setting "
+                    "of the other keys do all have a figure, as in a grid; draw a sample with lines or pareto"
+                )
+            found.append(Effect(key, tuple(names), whole.mean(axis=0)))
     return sorted(found, key=lambda effect: -effect.span)
 
 
@@ -84,7 +88,9 @@ def draw_effects(
         ax.set_ylim(-0.6, len(found) - 0.4)
         style.finish(ax, f"mean {metric.axis}", "", grid="x")
         _x_limits(ax, found)
-        style.set_title(ax, title or f"What moves {metric.label} most", table.subtitle(), 66)
+        refused = int((table.not_starting & np.isfinite(values)).sum())
+        counted = f"counts {refused} at which vLLM would not start" if refused else ""
+        style.set_title(ax, title or f"What moves {metric.label} most", table.subtitle(counted), 66)
     return figure
 
 
@@ -125,4 +131,4 @@ def _x_limits(ax: Axes, found: list[Effect]) -> None:
 
 
 def _name(effect: Effect, metric: Metric) -> str:
-    return f"{effect.key.rsplit('.', 1)[-1]}\n{style.number(effect.span)}{metric.suffix}"
+    return f"{effect.key.rsplit('.', 1)[-1]}\n{metric.difference(effect.span)}"

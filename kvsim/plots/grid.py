@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
 from kvsim.plots import style
-from kvsim.plots.metrics import Metric, described, find_column
+from kvsim.plots.metrics import Metric, described, find_column, listed
 
 _LONG = 10_000.0  # milliseconds that are better said in seconds
 _ASKED_MOST = ("prefix_cache_hit_rate", "generation_tokens_per_second", "kv_cache_size_tokens")
@@ -26,14 +26,17 @@ _KEY_UNITS = {
     "prefix_len": "tokens",
     "suffix_len": "tokens",
     "output_len": "tokens",
-    "gpu_memory_utilization": "0..1",
+    "gpu_memory_utilization": "share of the card",
 }
 
 
 class SweepTable:
-    """A row per point; `axes` are the columns of swept keys. Raises KvsimError if there are none."""
+    """A row per point; `axes` are the columns of swept keys. Raises KvsimError if there are none.
 
-    def __init__(self, frame: pd.DataFrame, axes: Sequence[str], name: str = "") -> None:
+    find: "max:KEY" or "min:KEY" where a row is a search, and column KEY the value that it found.
+    """
+
+    def __init__(self, frame: pd.DataFrame, axes: Sequence[str], name: str = "", find: str = "") -> None:
         if not len(frame):
             raise KvsimError("the sweep has no finished point, so there is nothing to draw")
         missing = [axis for axis in axes if axis not in frame.columns]
@@ -42,6 +45,18 @@ class SweepTable:
                 f"the sweep's table has no column for {missing[0] if missing else 'a swept key'}"
             )
         self.frame, self.axes, self.name = frame, list(axes), name
+        self._goal, _, self._searched = find.partition(":")
+
+    def where(self, key: str, value: Any) -> "SweepTable":
+        """The rows with a value of a swept key, given as it is or as text; raises KvsimError if none has it."""
+        axis = self.axis(key, "--where")
+        values = self.distinct(axis)
+        found = [each for each in values if each == value or _same_text(each, str(value))]
+        if not found:
+            there = listed([written(each) for each in values]).removeprefix("there are ")
+            raise KvsimError(f"--where {key}={value}: {axis} was not swept there, but at {there}")
+        frame = self.frame[self.positions(axis) == values.index(found[0])].reset_index(drop=True)
+        return SweepTable(frame, self.axes, self.name, f"{self._goal}:{self._searched}")
 
     @property
     def failed(self) -> NDArray[np.bool_]:
@@ -49,6 +64,18 @@ class SweepTable:
         if "error" not in self.frame.columns:
             return np.zeros(len(self.frame), np.bool_)
         return np.array([isinstance(each, str) and bool(each) for each in self.frame["error"]], np.bool_)
+
+    @property
+    def not_starting(self) -> NDArray[np.bool_]:
+        """Points that have figures, though vLLM would not start with their settings."""
+        if "remark" not in self.frame.columns:
+            return np.zeros(len(self.frame), np.bool_)
+        remarked = [isinstance(each, str) and bool(each) for each in self.frame["remark"]]
+        return np.array(remarked, np.bool_) & ~self.failed
+
+    def of_starting(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values, NaN where vLLM would not start: none of those is the best one."""
+        return np.where(self.not_starting, np.nan, values)
 
     @property
     def first_error(self) -> str:
@@ -65,12 +92,18 @@ class SweepTable:
             why = f"; the first error: {self.first_error}" if self.first_error else ""
             failed = f"{int(self.failed.sum())} of {len(self.frame)} points failed"
             raise KvsimError(f"the sweep's table has no figures, {failed}{why}")
-        metric = described(find_column(name, self.figures, option))
+        column = find_column(name, self.figures, option)
+        if column == self._searched:
+            last = column.rsplit(".", 1)[-1]
+            return Metric(column, f"{last} found", _KEY_UNITS.get(last, ""), 1.0, self._goal == "min")
+        metric = described(column)
         typical = float(np.nanmedian(self.values(metric))) if metric.unit == "ms" else 0.0
         return replace(metric, unit="s", factor=1.0) if typical >= _LONG else metric
 
     def default_metric(self) -> str:
-        """The first of the figures one asks for most that differs between points."""
+        """What was searched, else the first of the figures one asks for most that differs between points."""
+        if self._searched in self.frame.columns:
+            return self._searched
         columns = [c for name in _ASKED_MOST for c in self.figures if c.endswith(name)]
         differing = [c for c in columns if self.frame[c].nunique() > 1]
         found = [*differing, *columns, *self.figures]
@@ -78,9 +111,9 @@ class SweepTable:
 
     @property
     def figures(self) -> list[str]:
-        """Columns with numbers, the swept keys apart."""
+        """Columns with numbers, the swept keys apart; what was searched, even if no search found it."""
         others = [c for c in self.frame.columns if c not in (*self.axes, "error")]
-        return [str(c) for c in others if _has_numbers(self.frame[c])]
+        return [str(c) for c in others if c == self._searched or _has_numbers(self.frame[c])]
 
     def values(self, metric: Metric) -> NDArray[np.float64]:
         """In the metric's unit; NaN where a point failed or has no such figure."""
@@ -94,12 +127,20 @@ class SweepTable:
         if not np.isfinite(found).any():
             why = f"; the first error: {self.first_error}" if self.first_error else ""
             count, bad = len(found), int(self.failed.sum())
+            if metric.column == self._searched:
+                raise KvsimError(f"{kind}: no search found a {self._searched} within the limits{why}")
             raise KvsimError(f"{kind}: no point has {metric.label}; {bad} of {count} failed{why}")
         return found
 
     def others(self, used: Sequence[str | None]) -> list[str]:
         """Swept keys with several values that a picture does not show yet."""
         return [a for a in self.axes if a not in used and self.frame[a].astype(str).nunique() > 1]
+
+    def names(self, key: str) -> list[str]:
+        """Its `distinct` values as written; models without their organisation where that tells them apart."""
+        values = self.distinct(key)
+        tails = [value.rsplit("/", 1)[-1] if isinstance(value, str) else value for value in values]
+        return [written(value) for value in (tails if len(set(tails)) == len(values) else values)]
 
     def label(self, key: str) -> str:
         """A key as an axis shows it, with its unit."""
@@ -123,6 +164,7 @@ class SweepTable:
 
     def best_words(self, how: str, keys: Sequence[str], values: NDArray[np.float64], metric: Metric) -> str:
         """The best value and where it is; how: what marks it in the picture."""
+        values = self.of_starting(values)
         best = metric.best(values)
         if best is None:
             return ""
@@ -135,7 +177,9 @@ class SweepTable:
     def subtitle(self, *parts: str) -> str:
         count, bad = len(self.frame), int(self.failed.sum())
         failed = f", {bad} failed" if bad else ""
-        points = f"{count:,} point{'' if count == 1 else 's'}{failed}"
+        noun = "search" if self._searched in self.frame.columns else "point"
+        plural = "" if count == 1 else "es" if noun == "search" else "s"
+        points = f"{count:,} {noun}{plural}{failed}"
         return "; ".join(filter(None, (self.name, points, *parts)))
 
 
@@ -147,6 +191,16 @@ def _has_numbers(column: pd.Series) -> bool:
     return bool(
         column.map(lambda value: isinstance(value, int | float) and not isinstance(value, bool)).any()
     )
+
+
+def _same_text(value: Any, text: str) -> bool:
+    """Whether the value may be typed so: numbers in any spelling, thousands separated as pictures do, too."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(text.replace(",", "")) == value
+        except ValueError:
+            return False
+    return text.lower() in (str(value).lower(), written(value).lower(), "null" if value == "none" else "")
 
 
 def written(value: Any) -> str:

@@ -37,13 +37,12 @@ def draw_heatmap(
     x, y, by = _three_keys(table, x, y, by)
     several = table.others([x, y, by])
     if several:
-        raise KvsimError(
-            f"heatmap: {several[0]} was swept, too; draw a panel for each value with --by {several[0]}"
-        )
+        raise KvsimError(_too_many(table, several, by))
     panels = table.distinct(by) if by else [None]
     if len(panels) > MOST_PANELS:
         raise KvsimError(
-            f"heatmap: --by {by} has {len(panels)} values; a picture has at most {MOST_PANELS} panels"
+            f"heatmap: --by {by} has {len(panels)} values, and a picture at most {MOST_PANELS} panels; choose "
+            f"one with --where {by}={written(panels[0])}"
         )
     if ax is not None and len(panels) > 1:
         raise KvsimError("heatmap: one axes has room for one panel; leave out by=")
@@ -85,6 +84,7 @@ def draw_heatmap(
         names = f"{y.rsplit('.', 1)[-1]} x {x.rsplit('.', 1)[-1]}"
         remarks = [
             "hatched: failed" if table.failed.any() else "",
+            "struck out: vLLM would not start" if table.not_starting.any() else "",
             "blank: no value" if _any_blank(table, (x, y), amounts, len(panels)) else "",
             table.best_words("framed", [x, y, *([by] if by else [])], amounts, metric) if metric else "",
         ]
@@ -94,6 +94,14 @@ def draw_heatmap(
             all_axes[0], title or f"{shown}: {names}", table.subtitle(*remarks), lift=int(by is not None)
         )
     return figure
+
+
+def _too_many(table: SweepTable, free: list[str], by: str | None) -> str:
+    """What to do about keys that neither axes nor panels show."""
+    chosen = " ".join(f"--where {key}={written(table.distinct(key)[0])}" for key in free)
+    panels = "" if by or len(table.distinct(free[0])) > MOST_PANELS else f", or --by {free[0]} for panels"
+    also = f"{', '.join(free)} {'was' if len(free) == 1 else 'were'} swept, too"
+    return f"heatmap: shows two keys and one more as panels, and {also}; choose a value: {chosen}{panels}"
 
 
 def _any_blank(table: SweepTable, keys: tuple[str, str], amounts: Numbers, panels: int) -> bool:
@@ -106,6 +114,8 @@ def _three_keys(
 ) -> tuple[str, str, str | None]:
     by = table.axis(by, "--by") if by else None
     x, y = (table.axis(key, option) if key else None for key, option in ((x, "--x"), (y, "--y")))
+    if by is not None and by in (x, y):
+        raise KvsimError(f"heatmap: --by {by} is an axis already; panels want another key")
     left = [a for a in table.axes if a not in (x, y, by)]
     left.sort(key=lambda a: len(table.distinct(a)) < 2)  # those that vary first, else in their order
     x = x or (left.pop(0) if left else None)
@@ -146,8 +156,10 @@ def _draw_cells(
         raise KvsimError("heatmap: several points have the same two values; draw lines instead")
     cells[ys[chosen], xs[chosen]] = amounts[chosen]
     failed[ys[chosen], xs[chosen]] = table.failed[chosen]
+    refused = chosen & table.not_starting
     norm: Any = scale.norm
     ax.pcolormesh(cells, cmap=scale.cmap, norm=norm, edgecolors="white", linewidth=0.3)
+    _strike_out(ax, xs[refused], ys[refused])
     for row, column in zip(*np.nonzero(failed), strict=True):
         ax.add_patch(
             Rectangle(
@@ -159,12 +171,21 @@ def _draw_cells(
     size = _letters(cells, figure, columns, nx, metric)
     if size:
         _write_cells(ax, cells, scale, size, metric)
-    _frame_best(ax, cells, metric, amounts)
+    good = cells.copy()
+    good[ys[refused], xs[refused]] = np.nan
+    _frame_best(ax, good, metric, table.of_starting(amounts))
     style.finish(ax, table.label(keys[0]), table.label(keys[1]), grid=None)
     _cell_ticks(ax, table, keys, columns)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
     ax.tick_params(length=0)
+
+
+def _strike_out(ax: Axes, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    """A diagonal through cells with settings at which vLLM would not start; their figures stay."""
+    for column, row in zip(columns.tolist(), rows.tolist(), strict=True):
+        for shade, width in (("white", 2.2), (style.RED, 1.0)):
+            ax.plot([column, column + 1], [row, row + 1], color=shade, linewidth=width, zorder=1.5)
 
 
 def _letters(cells: Numbers, figure: Figure, columns: int, nx: int, metric: Metric | None) -> float:
@@ -214,7 +235,7 @@ def _frame_best(ax: Axes, cells: Numbers, metric: Metric | None, amounts: Number
 
 def _cell_ticks(ax: Axes, table: SweepTable, keys: tuple[str, str], columns: int) -> None:
     for axis, key, most in (("x", keys[0], 16 // columns), ("y", keys[1], 16)):
-        names = [written(value) for value in table.distinct(key)]
+        names = table.names(key)
         every = max(1, -(-len(names) // most))
         if axis == "x":
             longest = max(map(len, names))

@@ -1,20 +1,27 @@
 """A figure of a sweep over one key, a line for each setting of the others."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from kvsim.errors import KvsimError
 from kvsim.plots import style
-from kvsim.plots.grid import SweepTable, written
+from kvsim.plots.grid import SweepTable
 from kvsim.plots.metrics import Metric
 
 _SPREAD = 50.0  # beyond, latencies need a logarithmic axis
 FEW_LINES = len(style.COLOURS)
+_STROKE, _MARKER = 1.4, 4.0  # points
+_MOST_HALOS, _MOST_NAMES = 3, 9
 
 Numbers = NDArray[np.float64]
 
@@ -30,54 +37,185 @@ def draw_lines(
 ) -> Figure:
     """Figure `y` over key `x`, a line for each value of `by` and of what else was swept; the best is marked.
 
+    Colours tell `by`, or the first of the other keys; dashes and markers the rest.
     Raises KvsimError for a key or figure that is not there, and where no point has a value.
     """
     x = table.axis(x, "--x") if x else _default_x(table, by)
+    by = table.axis(by, "--by") if by else None
+    if by == x:
+        raise KvsimError(f"lines: --by {by} is the axis already; lines want another key")
     metric = table.metric(y or table.default_metric(), "--y")
     values = table.any_value(metric, "lines")
-    others = table.others([x])
-    first = [table.axis(by, "--by")] if by else []
-    keys = [key for key in (*first, *others) if key != x]
-    keys = list(dict.fromkeys(keys))
+    keys = list(dict.fromkeys([*([by] if by else []), *table.others([x])]))
     with style.styled():
         figure, ax = style.picture_and_axes(ax, 3.3)
-        groups = _groups(table, keys)
         positions, ticks = _x_positions(table, x)
-        continuous = len(groups) > FEW_LINES and len(keys) == 1 and table.is_numeric(keys[0])
-        scale = _colour_scale(table, keys[0]) if continuous else None
-        for index, (group, rows) in enumerate(groups.items()):
-            order = rows[np.argsort(positions[rows], kind="stable")]
-            look = style.point_style(index)
+        drawn = lines_of(table, positions, keys, joined=ticks is None)
+        scale = _colour_scale(table, keys[0]) if _is_continuous(table, keys) else None
+        halos = _halos(positions, values, [line.rows for line in drawn.lines])
+        for line, halo in zip(drawn.lines, halos, strict=True):
+            look = line.look
             if scale is not None:
-                look = {"color": scale.to_rgba(float(group[0])), "marker": "o", "markersize": 2.5}  # type: ignore[arg-type]
-            if ticks is not None:
-                look = look | {"linestyle": ""}  # nothing lies between names
-            if np.isfinite(values[rows]).any():
-                _line(ax, positions[order], values[order], ", ".join(map(written, group)), look)
+                value = float(table.frame[keys[0]].iloc[line.rows[0]])
+                look = look | {"color": scale.to_rgba(value)}  # type: ignore[arg-type]
+            if np.isfinite(values[line.rows]).any():
+                _line(ax, positions[line.rows], values[line.rows], look, halo)
+        _mark_not_starting(ax, table, positions, values)
         _mark_failed(ax, table, positions)
         style.finish(ax, table.label(x), metric.axis, grid="both")
-        _x_ticks(ax, ticks, positions)
+        _x_ticks(ax, table.names(x) if ticks is not None else None, positions)
         _y_limits(ax, values, metric)
-        _mark_best(ax, positions, values, metric)
-        key = ", ".join(each.rsplit(".", 1)[-1] for each in keys)
+        _mark_best(ax, positions, table.of_starting(values), metric)
         if scale is not None:
             bar = figure.colorbar(scale, ax=ax, pad=0.02)
             bar.set_label(table.label(keys[0]), fontsize=style.SIZE)
             bar.ax.tick_params(labelsize=style.SMALL)
-        elif len(groups) > 1:
-            style.key_beside(ax, key)
+        _key(ax, drawn, coloured=scale is None)
         shown = f"{metric.capital} against {x.rsplit('.', 1)[-1]}"
-        style.set_title(
-            ax, title or shown, table.subtitle(table.best_words("ringed", (x, *keys), values, metric)), 84
-        )
+        remarks = [
+            table.best_words("ringed", (x, *keys), values, metric),
+            "lines that lie on one another are drawn one inside the other" if max(halos) else "",
+            f"{', '.join(map(_last, drawn.untold))} differ, too" if drawn.untold else "",
+        ]
+        style.set_title(ax, title or shown, table.subtitle(*remarks), 84)
     return figure
 
 
-def _line(ax: Axes, x: Numbers, y: Numbers, label: str, look: dict[str, Any]) -> None:
-    """One line; where x repeats it is no line, but points."""
+@dataclass(frozen=True)
+class Line:
+    """Rows of the table, in order of x, and how they are drawn."""
+
+    rows: NDArray[np.int64]
+    look: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """`key`: by heading, the names and looks that tell the lines apart; `untold`: keys that no look tells."""
+
+    lines: list[Line]
+    key: dict[str, list[tuple[str, dict[str, Any]]]]
+    untold: list[str]
+
+
+def lines_of(table: SweepTable, positions: Numbers, keys: list[str], *, joined: bool) -> Lines:
+    """A line for each setting of `keys`: the first key gives the colour, the others dashes and marker.
+
+    Where no setting has two places on the axis, as in a sample, only the first key is told, by single points.
+    """
+    groups = _groups(table, keys)
+    alone = all(len(np.unique(positions[rows])) == 1 for rows in groups.values())
+    untold: list[str] = []
+    if alone and len(np.unique(positions)) > 1 and len(keys) > 1:
+        keys, untold = keys[:1], keys[1:]
+        groups = _groups(table, keys)
+    settings = list(dict.fromkeys(sorted(group[1:] for group in groups)))
+    loose = {} if joined and not alone else {"linestyle": ""}  # nothing lies between names
+    lines = []
+    for group, rows in groups.items():
+        look = _look(table, keys, group[0], settings.index(group[1:])) if keys else style.point_style(0)
+        order = rows[np.argsort(positions[rows], kind="stable")]
+        lines.append(Line(order, look | loose))
+    key: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for index, each in enumerate(keys[:1]):
+        looks = [_look(table, keys, place, 0) for place in range(len(table.distinct(each)))]
+        if len(keys) > 1:  # the marker tells the other keys
+            looks = [{"color": look["color"], "marker": "", "linestyle": "-"} for look in looks]
+        key[_last(each)] = list(
+            zip(table.names(each), [look | _loose(keys, loose) for look in looks], strict=True)
+        )
+    if len(keys) > 1:
+        names = [table.names(each) for each in keys[1:]]
+        words = [", ".join(names[k][place] for k, place in enumerate(setting)) for setting in settings]
+        looks = [
+            _look(table, keys, 0, place) | {"color": style.GREY} | loose for place in range(len(settings))
+        ]
+        key[", ".join(map(_last, keys[1:]))] = list(zip(words, looks, strict=True))
+    return Lines(lines, key, untold)
+
+
+def _loose(keys: list[str], loose: dict[str, Any]) -> dict[str, Any]:
+    return loose if len(keys) == 1 else {}
+
+
+def _look(table: SweepTable, keys: list[str], place: int, setting: int) -> dict[str, Any]:
+    """Of the value at `place` of the first key, and of a setting of the others."""
+    if len(keys) == 1:
+        look = style.point_style(place)
+        return (
+            look | {"marker": "o", "markersize": 2.5, "linestyle": "-"}
+            if _is_continuous(table, keys)
+            else look
+        )
+    count = len(table.distinct(keys[0]))
+    shade: Any = style.colour(place)
+    if count > FEW_LINES:
+        shade = colormaps[style.SEQUENTIAL](place / (count - 1))
+    return style.point_style(setting) | {"color": shade}
+
+
+def _is_continuous(table: SweepTable, keys: list[str]) -> bool:
+    """Whether a colour bar tells the first key: a number of many values."""
+    return bool(keys) and table.is_numeric(keys[0]) and len(table.distinct(keys[0])) > FEW_LINES
+
+
+def _last(key: str) -> str:
+    return key.rsplit(".", 1)[-1]
+
+
+def _line(ax: Axes, x: Numbers, y: Numbers, look: dict[str, Any], halo: int) -> None:
+    """One line; where x repeats it is no line, but points. halo: how many lie on top of it."""
     if len(np.unique(x)) < len(x):
         look = look | {"linestyle": ""}
-    ax.plot(x, y, label=label, **look)
+    if halo:
+        size = look.get("markersize", _MARKER)
+        look = look | {"linewidth": _STROKE + 2.4 * halo, "markersize": size + 2.6 * halo, "linestyle": "-"}
+        look = look | {"alpha": 0.55, "linestyle": look["linestyle"] if len(x) > 1 else ""}
+    ax.plot(x, y, **look)
+
+
+def _halos(x: Numbers, y: Numbers, groups: Sequence[NDArray[np.int64]]) -> list[int]:
+    """For each line how many later ones lie on it, to the eye; at most as many as can be told apart."""
+    near = 0.004 * (float(np.nanmax(y) - np.nanmin(y)) or 1.0)
+    curves = [(x[rows], y[rows]) for rows in groups]
+    return [
+        min(_MOST_HALOS, sum(_alike(curve, later, near) for later in curves[index + 1 :]))
+        for index, curve in enumerate(curves)
+    ]
+
+
+def _alike(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers], near: float) -> bool:
+    if len(one[0]) != len(other[0]) or not np.array_equal(one[0], other[0]):
+        return False
+    there = np.isfinite(one[1])
+    return bool(
+        there.any()
+        and np.array_equal(there, np.isfinite(other[1]))
+        and (abs(one[1] - other[1])[there] <= near).all()
+    )
+
+
+def _key(ax: Axes, drawn: Lines, *, coloured: bool) -> None:
+    """What colours, then what dashes and markers mean; a heading each where there are both."""
+    parts = dict(drawn.key)
+    if not coloured and parts:
+        del parts[next(iter(parts))]  # the colour bar tells it
+    parts = {heading: names for heading, names in parts.items() if len(names) > 1}
+    marks = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+    if not parts and not marks:
+        return
+    entries: list[Line2D] = []
+    for heading, names in parts.items():
+        if len(parts) > 1:
+            entries.append(Line2D([], [], linestyle="", label=heading))
+        kept = (
+            names
+            if len(names) <= _MOST_NAMES
+            else [*names[: _MOST_NAMES - 1], (f"… {names[-1][0]}", names[-1][1])]
+        )
+        entries += [Line2D([], [], label=name, **look) for name, look in kept]
+    title = next(iter(parts)) if len(parts) == 1 else ""
+    style.key_beside(ax, title, 2 * _MOST_NAMES + 4, [*entries, *marks])
 
 
 def _default_x(table: SweepTable, by: str | None) -> str:
@@ -88,17 +226,13 @@ def _default_x(table: SweepTable, by: str | None) -> str:
     return max(numeric, key=lambda a: len(table.distinct(a))) if numeric else found[0]
 
 
-def _groups(table: SweepTable, keys: list[str]) -> dict[tuple[Any, ...], NDArray[np.int64]]:
-    """Rows by the values of the keys, in order of those values."""
+def _groups(table: SweepTable, keys: list[str]) -> dict[tuple[int, ...], NDArray[np.int64]]:
+    """Rows by the places of the keys' values among the distinct ones, in that order."""
     places = [table.positions(key) for key in keys]
-    names = [table.distinct(key) for key in keys]
     rows: dict[tuple[int, ...], list[int]] = {}
     for i in range(len(table.frame)):
         rows.setdefault(tuple(int(place[i]) for place in places), []).append(i)
-    return {
-        tuple(names[k][p] for k, p in enumerate(group)): np.array(found, np.int64)
-        for group, found in sorted(rows.items())
-    }
+    return {group: np.array(found, np.int64) for group, found in sorted(rows.items())}
 
 
 def _x_positions(table: SweepTable, x: str) -> tuple[Numbers, list[Any] | None]:
@@ -108,10 +242,10 @@ def _x_positions(table: SweepTable, x: str) -> tuple[Numbers, list[Any] | None]:
     return table.positions(x).astype(np.float64), table.distinct(x)
 
 
-def _x_ticks(ax: Axes, names: list[Any] | None, positions: Numbers) -> None:
+def _x_ticks(ax: Axes, names: list[str] | None, positions: Numbers) -> None:
     if names is not None:
-        ax.set_xticks(range(len(names)), [written(name) for name in names])
-        if sum(len(written(name)) for name in names) > 70:
+        ax.set_xticks(range(len(names)), names)
+        if sum(map(len, names)) > 70:
             ax.tick_params(axis="x", rotation=30)
         return
     values = np.unique(positions)
@@ -161,6 +295,12 @@ def _mark_best(ax: Axes, x: Numbers, y: Numbers, metric: Metric) -> None:
     if best is not None:
         at = int(np.flatnonzero(y == best)[0])
         ax.plot(x[at], y[at], "o", markersize=9, fillstyle="none", color=style.BLACK, markeredgewidth=1.1)
+
+
+def _mark_not_starting(ax: Axes, table: SweepTable, x: Numbers, y: Numbers) -> None:
+    refused = table.not_starting & np.isfinite(y)
+    if refused.any():
+        ax.plot(x[refused], y[refused], label="vLLM would\nnot start", **style.NOT_STARTING)
 
 
 def _mark_failed(ax: Axes, table: SweepTable, positions: Numbers) -> None:

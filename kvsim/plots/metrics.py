@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
+from kvsim.plots import style
 
 SHORT = {
     "ttft": "time_to_first_token_seconds",
@@ -88,6 +89,12 @@ class Metric:
     def suffix(self) -> str:
         """The unit as it follows a number."""
         return f"{'' if self.unit == '%' else ' '}{self.unit}" if self.unit else ""
+
+    def difference(self, value: float) -> str:
+        """A distance between two values, rounded: of shares, percentage points."""
+        if self.unit != "%":
+            return f"{style.number(value, 3)}{self.suffix}"
+        return f"{value:.1f} points" if value >= 0.05 or not value else "under 0.1 points"
 
     @property
     def axis(self) -> str:

@@ -7,11 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.grid import SweepTable, written
 from kvsim.plots.metrics import Metric
 
 MOST_LABELS = 12
+_MARK = 5.0  # points
 _GPU_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
 
 Numbers = NDArray[np.float64]
@@ -58,6 +60,10 @@ def draw_pareto(
     """
     across = table.metric(x or "e2e_p99", "--x")
     up = table.metric(y or "generation_tokens_per_second", "--y")
+    if across.column == up.column:
+        raise KvsimError(
+            f"pareto: --x and --y are both {across.column}; weigh two figures against each other"
+        )
     costs, gains = table.any_value(across, "pareto"), table.any_value(up, "pareto")
     per_gpu = "per_second" in up.column or "goodput" in up.column
     if per_gpu:
@@ -65,19 +71,42 @@ def draw_pareto(
     key = table.axis(by, "--by") if by else None
     with style.styled():
         figure, ax = style.picture_and_axes(ax, 3.6)
-        best = frontier(costs, gains, across.low_is_good, up.low_is_good)
-        look: dict[str, Any] = {"color": style.BLACK, "linewidth": 1.0, "linestyle": "--", "zorder": 1}
-        ax.plot(costs[best], gains[best], label="frontier" if len(best) > 1 else None, **look)
+        best = frontier(table.of_starting(costs), gains, across.low_is_good, up.low_is_good)
         _points(ax, table, key, costs, gains, best)
         style.finish(ax, across.axis, _per_gpu(up, per_gpu), grid="both")
         _limits(ax, costs, gains)
+        _frontier_line(ax, costs[best], gains[best])
         _label(ax, table, costs, gains, best)
         style.key_beside(ax, key.rsplit(".", 1)[-1] if key else "")
         what = f"{up.label[0].upper()}{up.label[1:]}{' per GPU' if per_gpu else ''} against {across.label}"
         keys = ", ".join(axis.rsplit(".", 1)[-1] for axis in table.others([]) or table.axes)
-        subtitle = table.subtitle(f"{len(best)} on the frontier", f"labels: {keys}")
+        near = (
+            "so near to each other that their marks overlap" if _overlap(ax, costs[best], gains[best]) else ""
+        )
+        subtitle = table.subtitle(
+            " ".join(filter(None, (f"{len(best)} on the frontier", near))), f"labels: {keys}"
+        )
         style.set_title(ax, title or what, subtitle)
     return figure
+
+
+def _places(ax: Axes, x: Numbers, y: Numbers) -> Numbers:
+    """In points on paper, shape (len(x), 2)."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return np.asarray(ax.transData.transform(np.stack([x, y], axis=1)) * 72 / figure.dpi)
+
+
+def _overlap(ax: Axes, x: Numbers, y: Numbers) -> bool:
+    """Whether some marks, in order of x, lie on one another."""
+    return bool((np.hypot(*np.diff(_places(ax, x, y), axis=0).T) < _MARK).any()) if len(x) > 1 else False
+
+
+def _frontier_line(ax: Axes, x: Numbers, y: Numbers) -> None:
+    """Through the frontier; named in the key if some of it is to be seen between the marks."""
+    seen = len(x) > 1 and bool((np.hypot(*np.diff(_places(ax, x, y), axis=0).T) > 2 * _MARK).any())
+    look: dict[str, Any] = {"color": style.BLACK, "linewidth": 1.0, "linestyle": "--", "zorder": 1}
+    ax.plot(x, y, label="frontier" if seen else None, **look)
 
 
 def _per_gpu(metric: Metric, per_gpu: bool) -> str:
@@ -89,22 +118,25 @@ def _points(
 ) -> None:
     on = np.zeros(len(x), np.bool_)
     on[best] = True
+    refused = table.not_starting & np.isfinite(x) & np.isfinite(y)
+    if refused.any():
+        ax.plot(x[refused], y[refused], label="vLLM would not start", **style.NOT_STARTING)
     if key is None:
-        beaten = ~on & np.isfinite(x) & np.isfinite(y)
+        beaten = ~on & ~refused & np.isfinite(x) & np.isfinite(y)
         if beaten.any():
             ax.plot(x[beaten], y[beaten], **_look(0), label="beaten", alpha=0.8)
         ax.plot(x[on], y[on], **_look(1), label="on the frontier")
         return
     place = table.positions(key)
-    for index, value in enumerate(table.distinct(key)):
+    for index, name in enumerate(table.names(key)):
         chosen = place == index
-        ax.plot(x[chosen], y[chosen], **_look(index), label=written(value))
+        ax.plot(x[chosen], y[chosen], **_look(index), label=name)
 
 
 def _look(index: int) -> dict[str, Any]:
     return style.point_style(index) | {
         "linestyle": "",
-        "markersize": 5,
+        "markersize": _MARK,
         "markeredgecolor": "white",
         "mew": 0.5,
     }
@@ -117,17 +149,25 @@ def _limits(ax: Axes, x: Numbers, y: Numbers) -> None:
         ax.set_xscale("log")
         ax.set_xlim(xs.min() / 2.5, xs.max() * 1.6)
     else:
-        ax.set_xlim(0, 1.18 * float(xs.max()) if len(xs) and xs.max() > 0 else 1)
-    ax.set_ylim(0, 1.16 * float(ys.max()) if len(ys) and ys.max() > 0 else 1)
+        ax.set_xlim(*_ends(xs, 0.18))
+    ax.set_ylim(*_ends(ys, 0.16))
     style.separate_thousands(ax)
+
+
+def _ends(values: Numbers, room: float) -> tuple[float, float]:
+    """From zero, unless the values are so close together that they would lie on one another."""
+    if not len(values) or values.max() <= 0:
+        return 0, 1
+    low, high = float(values.min()), float(values.max())
+    if low > 0.8 * high and high > low:
+        return low - 0.25 * (high - low), high + 0.35 * (high - low)
+    return 0, (1 + room) * high
 
 
 def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np.int64]) -> None:
     """Points on the frontier by what was swept; of many, those that stand apart, the ends with them."""
     keys = table.others([]) or table.axes
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    places = ax.transData.transform(np.stack([x[best], y[best]], axis=1)) * 72 / figure.dpi
+    places = _places(ax, x[best], y[best])
     labelled: list[Any] = []
     order = sorted(range(len(best)), key=lambda i: (i not in (0, len(best) - 1), i))
     for i in order:

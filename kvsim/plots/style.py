@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -31,6 +32,15 @@ PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (7, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# About a point with settings at which vLLM would not start.
+NOT_STARTING: dict[str, Any] = {
+    "linestyle": "",
+    "marker": "s",
+    "markersize": 10,
+    "fillstyle": "none",
+    "color": RED,
+    "markeredgewidth": 1.1,
+}
 SEQUENTIAL = "cividis"  # one map for all amounts: even to the eye, and in grey
 GREY, PALE = "#595959", "#D9D9D9"
 SIZE, SMALL, TITLE = 8.0, 7.0, 9.0  # points
@@ -159,7 +169,7 @@ def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 84, *, lift
     No layout counts the words, which may be wider than the axes; the axes' own title, of empty lines,
     keeps the room for them. lift: lines to leave free below the words.
     """
-    below = textwrap.wrap(subtitle, int(chars * 1.2), max_lines=2, placeholder=" …") if subtitle else []
+    below = textwrap.wrap(subtitle, int(chars * 1.2), max_lines=3, placeholder=" …") if subtitle else []
     lines = textwrap.wrap(title, chars - 10, max_lines=2, placeholder=" …")
     ax.set_title("\n".join([" "] * (math.ceil(1.4 * len(lines)) + len(below) + lift)), fontsize=SMALL, pad=5)
     grey = {"fontsize": SMALL, "color": GREY}
@@ -207,9 +217,14 @@ def key_below(
         ax.legend(loc="upper left", bbox_to_anchor=(0, -0.35), borderaxespad=0, **look)
 
 
-def key_beside(ax: Axes, title: str, most: int = 14) -> None:
-    """A legend to the right of the axes; of very many entries the first ones and the last two."""
+def key_beside(ax: Axes, title: str, most: int = 14, entries: Sequence[Artist] | None = None) -> None:
+    """A legend to the right of the axes; of very many entries the first ones and the last two.
+
+    entries: labelled artists in place of those drawn.
+    """
     handles, labels = ax.get_legend_handles_labels()
+    if entries is not None:
+        handles, labels = list(entries), [str(entry.get_label()) for entry in entries]
     if not handles:
         return
     if len(handles) > most:

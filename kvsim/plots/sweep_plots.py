@@ -1,6 +1,7 @@
 """`SweepResult.plot`: the pictures of a sweep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,12 +18,22 @@ class SweepPlots:
     """Pictures of a table with a row per point: swept keys, figures under vLLM's names, `error`.
 
     frame: see `kvsim.sweep.SweepResult.frame`. axes: the swept keys' columns. name: of the scenario.
-    gpus: that one point runs on, swept parallel sizes and replicas apart. Keys and figures may be
-    shortened: `block_size`, `ttft_p99`, `hit_rate`. All raise KvsimError with one line.
+    gpus: that one point runs on, swept parallel sizes and replicas apart. find: "max:KEY" or "min:KEY" where
+    a row is a search and column KEY what it found. Keys and figures may be shortened: `block_size`,
+    `ttft_p99`, `hit_rate`. All raise KvsimError with one line.
     """
 
-    def __init__(self, frame: pd.DataFrame, axes: Sequence[str], name: str = "", gpus: int = 1) -> None:
-        self._frame, self._axes, self._name, self._gpus = frame, axes, name, gpus
+    def __init__(
+        self, frame: pd.DataFrame, axes: Sequence[str], name: str = "", gpus: int = 1, find: str = ""
+    ) -> None:
+        self._frame, self._axes, self._name, self._gpus, self._find = frame, axes, name, gpus, find
+
+    def where(self, values: Mapping[str, Any]) -> "SweepPlots":
+        """The same of the points alone that have these values of swept keys, such as {"block_size": 16}."""
+        table = self._table()
+        for key, value in values.items():
+            table = table.where(key, value)
+        return SweepPlots(table.frame, self._axes, self._name, self._gpus, self._find)
 
     def lines(
         self,
@@ -68,4 +79,4 @@ class SweepPlots:
         return draw_effects(self._table(), metric, title=title, ax=ax)
 
     def _table(self) -> SweepTable:
-        return SweepTable(self._frame, self._axes, self._name)
+        return SweepTable(self._frame, self._axes, self._name, self._find)

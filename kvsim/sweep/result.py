@@ -68,10 +68,10 @@ class SweepResult:
         """Pictures of the sweep, see `kvsim.plots`; of a search alone, those of the values that it tried."""
         from kvsim.plots import SweepPlots  # loads matplotlib
 
-        frame, axes = self.frame, self.axes
-        if self.probes is not None and self.searched is not None and not axes:
-            frame, axes = self.probes, (self.searched,)
-        return SweepPlots(frame, axes, self.name, self._gpus())
+        if self.probes is not None and self.searched is not None and not self.axes:
+            return SweepPlots(self.probes, (self.searched,), self.name, self._gpus())
+        find = (self.asked["find"] or "").partition("=")[0]
+        return SweepPlots(self.frame, self.axes, self.name, self._gpus(), find)
 
     def _gpus(self) -> int:
         """GPUs of a point as the scenario has them; swept sizes stand in the table."""
