@@ -215,12 +215,16 @@ def _runs(seen: BlockHistory, number: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _names(ax: Axes, seen: BlockHistory, wide: float, high: float) -> None:
-    """Each request's name once, on its longest stretch, where it fits."""
+    """Each request's name once, on its longest stretch, of equal ones the middle one, where it fits."""
     if high < 4.5:
         return
-    size = min(high * 0.85, style.SMALL)
+    size = float(np.clip(high * 0.85, 5.5, style.SMALL))
     for number, name in enumerate(seen.requests):
-        row, first, length = max(_runs(seen, number), key=lambda run: (run[2], -run[0]), default=(0, 0, 0))
+        runs = list(_runs(seen, number))
+        longest = [run for run in runs if run[2] == max(length for _, _, length in runs)]
+        if not longest:
+            continue
+        row, first, length = longest[len(longest) // 2]
         text = style.shorten(name, 14)
         if length * wide < 0.62 * size * len(text):
             continue
@@ -232,7 +236,7 @@ def _names(ax: Axes, seen: BlockHistory, wide: float, high: float) -> None:
             va="center_baseline",
             fontsize=size,
             fontweight="bold",
-            bbox={"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
+            bbox={"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.9},
         )
 
 

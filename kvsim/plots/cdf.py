@@ -61,8 +61,9 @@ def draw_cdf(
         else:
             figure = style.new_picture(2.9)
             all_axes = list(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0])
-        for kind, each in zip(kinds, all_axes, strict=True):
-            _draw(each, kind, samples[kind], limits.get(kind))
+        scales = _units([_shown(samples[kind], limits.get(kind)) for kind in kinds])
+        for kind, each, scale in zip(kinds, all_axes, scales, strict=True):
+            _draw(each, kind, samples[kind], limits.get(kind), *scale)
         things = {_what(kind) for kind in kinds}
         whose = f" of {things.pop()}" if len(things) == 1 else ""
         all_axes[0].set_ylabel(f"share{whose}, %", fontsize=style.SIZE)
@@ -90,10 +91,12 @@ def _why_empty(kind: str) -> str:
     }.get(kind, "no request finished after the warm-up")
 
 
-def _draw(ax: Axes, kind: str, group: Sequence[Sample], limit: float | None) -> None:
+def _draw(
+    ax: Axes, kind: str, group: Sequence[Sample], limit: float | None, factor: float, unit: str
+) -> None:
+    """factor: of the unit, from seconds."""
     everything = np.concatenate([each.values for each in group]) if group else np.zeros(0)
     everything = everything[np.isfinite(everything)]
-    factor, unit = _unit(everything)
     style.finish(ax, f"{_name(kind)}, {unit}", "", grid="both")
     ax.set_ylim(0, 103)
     if not len(everything):
@@ -115,10 +118,16 @@ def _draw(ax: Axes, kind: str, group: Sequence[Sample], limit: float | None) -> 
         ax.legend(loc="lower right", borderaxespad=0.3, handlelength=2.4)
 
 
-def _unit(values: Numbers) -> tuple[float, str]:
-    """Milliseconds as on screens; seconds where those would have six digits."""
-    large = len(values) > 0 and float(np.median(values)) >= 10
-    return (1.0, "s") if large else (1e3, "ms")
+def _shown(group: Sequence[Sample], limit: float | None) -> float:
+    """The largest number that a panel shows, in seconds."""
+    values = np.concatenate([[limit or 0.0], *(each.values for each in group)])
+    return float(np.max(values, initial=0.0, where=np.isfinite(values)))
+
+
+def _units(largest: Sequence[float]) -> list[tuple[float, str]]:
+    """Milliseconds as on screens; where those have five digits, seconds, and in panels beside it."""
+    in_seconds = max(largest) >= 10
+    return [(1.0, "s") if in_seconds and each >= 1 else (1e3, "ms") for each in largest]
 
 
 def _scale(ax: Axes, values: Numbers, limit: float | None) -> None:

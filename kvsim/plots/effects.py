@@ -50,8 +50,8 @@ def effects(table: SweepTable, values: Numbers) -> list[Effect]:
         if len(names) > 1:
             if not len(whole):
                 raise KvsimError(
-                    f"effects: the {len(names)} values of {key} were not tried against each other: at no setting "
-                    "of the other keys do all have a figure, as in a grid; draw a sample with lines or pareto"
+                    f"effects: the {len(names)} values of {key} were not tried against each other: at no "
+                    "setting of the other keys do all have a figure, as in a grid; draw lines or a pareto"
                 )
             found.append(Effect(key, tuple(names), whole.mean(axis=0)))
     return sorted(found, key=lambda effect: -effect.span)

@@ -48,7 +48,7 @@ class SweepTable:
         self._goal, _, self._searched = find.partition(":")
 
     def where(self, key: str, value: Any) -> "SweepTable":
-        """The rows with a value of a swept key, given as it is or as text; raises KvsimError if none has it."""
+        """The rows with a value of a swept key, as it is or as text; raises KvsimError if none has it."""
         axis = self.axis(key, "--where")
         values = self.distinct(axis)
         found = [each for each in values if each == value or _same_text(each, str(value))]

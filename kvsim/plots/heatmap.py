@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Polygon, Rectangle
 from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
@@ -41,8 +41,8 @@ def draw_heatmap(
     panels = table.distinct(by) if by else [None]
     if len(panels) > MOST_PANELS:
         raise KvsimError(
-            f"heatmap: --by {by} has {len(panels)} values, and a picture at most {MOST_PANELS} panels; choose "
-            f"one with --where {by}={written(panels[0])}"
+            f"heatmap: --by {by} has {len(panels)} values, and a picture at most {MOST_PANELS} panels; "
+            f"choose one with --where {by}={written(panels[0])}"
         )
     if ax is not None and len(panels) > 1:
         raise KvsimError("heatmap: one axes has room for one panel; leave out by=")
@@ -84,7 +84,7 @@ def draw_heatmap(
         names = f"{y.rsplit('.', 1)[-1]} x {x.rsplit('.', 1)[-1]}"
         remarks = [
             "hatched: failed" if table.failed.any() else "",
-            "struck out: vLLM would not start" if table.not_starting.any() else "",
+            "red corner: vLLM would not start" if table.not_starting.any() else "",
             "blank: no value" if _any_blank(table, (x, y), amounts, len(panels)) else "",
             table.best_words("framed", [x, y, *([by] if by else [])], amounts, metric) if metric else "",
         ]
@@ -159,7 +159,7 @@ def _draw_cells(
     refused = chosen & table.not_starting
     norm: Any = scale.norm
     ax.pcolormesh(cells, cmap=scale.cmap, norm=norm, edgecolors="white", linewidth=0.3)
-    _strike_out(ax, xs[refused], ys[refused])
+    _mark_corners(ax, xs[refused], ys[refused])
     for row, column in zip(*np.nonzero(failed), strict=True):
         ax.add_patch(
             Rectangle(
@@ -181,11 +181,11 @@ def _draw_cells(
     ax.tick_params(length=0)
 
 
-def _strike_out(ax: Axes, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-    """A diagonal through cells with settings at which vLLM would not start; their figures stay."""
+def _mark_corners(ax: Axes, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    """A corner of cells with settings at which vLLM would not start is red; their figures stay."""
     for column, row in zip(columns.tolist(), rows.tolist(), strict=True):
-        for shade, width in (("white", 2.2), (style.RED, 1.0)):
-            ax.plot([column, column + 1], [row, row + 1], color=shade, linewidth=width, zorder=1.5)
+        corner = [(column, row + 1), (column + 0.25, row + 1), (column, row + 0.55)]
+        ax.add_patch(Polygon(corner, facecolor=style.RED, edgecolor="white", linewidth=0.8))
 
 
 def _letters(cells: Numbers, figure: Figure, columns: int, nx: int, metric: Metric | None) -> float:

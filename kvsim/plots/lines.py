@@ -52,16 +52,18 @@ def draw_lines(
         positions, ticks = _x_positions(table, x)
         drawn = lines_of(table, positions, keys, joined=ticks is None)
         scale = _colour_scale(table, keys[0]) if _is_continuous(table, keys) else None
-        halos = _halos(positions, values, [line.rows for line in drawn.lines])
+        heights = np.log(values) if _is_log(values, metric) else values
+        halos = _halos(positions, heights, [line.rows for line in drawn.lines])
         for line, halo in zip(drawn.lines, halos, strict=True):
             look = line.look
             if scale is not None:
                 value = float(table.frame[keys[0]].iloc[line.rows[0]])
                 look = look | {"color": scale.to_rgba(value)}  # type: ignore[arg-type]
+                if look["linestyle"] == "":
+                    look = look | {"markersize": 5.0}
             if np.isfinite(values[line.rows]).any():
                 _line(ax, positions[line.rows], values[line.rows], look, halo)
-        _mark_not_starting(ax, table, positions, values)
-        _mark_failed(ax, table, positions)
+        marks = [*_mark_not_starting(ax, table, positions, values), *_mark_failed(ax, table, positions)]
         style.finish(ax, table.label(x), metric.axis, grid="both")
         _x_ticks(ax, table.names(x) if ticks is not None else None, positions)
         _y_limits(ax, values, metric)
@@ -70,7 +72,7 @@ def draw_lines(
             bar = figure.colorbar(scale, ax=ax, pad=0.02)
             bar.set_label(table.label(keys[0]), fontsize=style.SIZE)
             bar.ax.tick_params(labelsize=style.SMALL)
-        _key(ax, drawn, coloured=scale is None)
+        _key(ax, drawn, marks, coloured=scale is None)
         shown = f"{metric.capital} against {x.rsplit('.', 1)[-1]}"
         remarks = [
             table.best_words("ringed", (x, *keys), values, metric),
@@ -101,12 +103,14 @@ class Lines:
 def lines_of(table: SweepTable, positions: Numbers, keys: list[str], *, joined: bool) -> Lines:
     """A line for each setting of `keys`: the first key gives the colour, the others dashes and marker.
 
-    Where no setting has two places on the axis, as in a sample, only the first key is told, by single points.
+    Where most settings have a single place on the axis, as in a sample, there are points, and only the first
+    key is told.
     """
     groups = _groups(table, keys)
-    alone = all(len(np.unique(positions[rows])) == 1 for rows in groups.values())
+    places = [len(np.unique(positions[rows])) for rows in groups.values()]
+    alone = float(np.mean(places)) < 2 and len(np.unique(positions)) > 1
     untold: list[str] = []
-    if alone and len(np.unique(positions)) > 1 and len(keys) > 1:
+    if alone and len(keys) > 1:
         keys, untold = keys[:1], keys[1:]
         groups = _groups(table, keys)
     settings = list(dict.fromkeys(sorted(group[1:] for group in groups)))
@@ -115,9 +119,10 @@ def lines_of(table: SweepTable, positions: Numbers, keys: list[str], *, joined: 
     for group, rows in groups.items():
         look = _look(table, keys, group[0], settings.index(group[1:])) if keys else style.point_style(0)
         order = rows[np.argsort(positions[rows], kind="stable")]
-        lines.append(Line(order, look | loose))
+        label = ", ".join(table.names(each)[place] for each, place in zip(keys, group, strict=True))
+        lines.append(Line(order, look | loose | {"label": label or None}))
     key: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for index, each in enumerate(keys[:1]):
+    for each in keys[:1]:
         looks = [_look(table, keys, place, 0) for place in range(len(table.distinct(each)))]
         if len(keys) > 1:  # the marker tells the other keys
             looks = [{"color": look["color"], "marker": "", "linestyle": "-"} for look in looks]
@@ -195,13 +200,12 @@ def _alike(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers], near: f
     )
 
 
-def _key(ax: Axes, drawn: Lines, *, coloured: bool) -> None:
+def _key(ax: Axes, drawn: Lines, marks: list[Line2D], *, coloured: bool) -> None:
     """What colours, then what dashes and markers mean; a heading each where there are both."""
     parts = dict(drawn.key)
     if not coloured and parts:
         del parts[next(iter(parts))]  # the colour bar tells it
     parts = {heading: names for heading, names in parts.items() if len(names) > 1}
-    marks = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
     if not parts and not marks:
         return
     entries: list[Line2D] = []
@@ -272,10 +276,15 @@ def _apart(ax: Axes, values: Numbers) -> bool:
     return float(np.diff(places).min() / (places[-1] - places[0])) > 0.07
 
 
+def _is_log(values: Numbers, metric: Metric) -> bool:
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return metric.low_is_good and low > 0 and high / low > _SPREAD
+
+
 def _y_limits(ax: Axes, values: Numbers, metric: Metric) -> None:
     """From zero, unless numbers are so close together, or so far apart, that nothing would show."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    if metric.low_is_good and low > 0 and high / low > _SPREAD:
+    if _is_log(values, metric):
         ax.set_yscale("log")
         ax.set_ylim(low / 2.5, high * 1.6)
         style.separate_thousands(ax, "y")
@@ -297,25 +306,19 @@ def _mark_best(ax: Axes, x: Numbers, y: Numbers, metric: Metric) -> None:
         ax.plot(x[at], y[at], "o", markersize=9, fillstyle="none", color=style.BLACK, markeredgewidth=1.1)
 
 
-def _mark_not_starting(ax: Axes, table: SweepTable, x: Numbers, y: Numbers) -> None:
+def _mark_not_starting(ax: Axes, table: SweepTable, x: Numbers, y: Numbers) -> list[Line2D]:
     refused = table.not_starting & np.isfinite(y)
-    if refused.any():
-        ax.plot(x[refused], y[refused], label="vLLM would\nnot start", **style.NOT_STARTING)
+    if not refused.any():
+        return []
+    return ax.plot(x[refused], y[refused], label="vLLM would\nnot start", **style.NOT_STARTING)
 
 
-def _mark_failed(ax: Axes, table: SweepTable, positions: Numbers) -> None:
-    if table.failed.any():
-        at = np.unique(positions[table.failed])
-        ax.plot(
-            at,
-            np.full(len(at), 0.02),
-            linestyle="",
-            marker="x",
-            color=style.BLACK,
-            markersize=5,
-            transform=ax.get_xaxis_transform(),
-            label="failed",
-        )
+def _mark_failed(ax: Axes, table: SweepTable, positions: Numbers) -> list[Line2D]:
+    if not table.failed.any():
+        return []
+    at = np.unique(positions[table.failed])
+    look: dict[str, Any] = {"linestyle": "", "marker": "x", "color": style.BLACK, "markersize": 5}
+    return ax.plot(at, np.full(len(at), 0.02), transform=ax.get_xaxis_transform(), label="failed", **look)
 
 
 def _colour_scale(table: SweepTable, key: str) -> ScalarMappable:

@@ -94,7 +94,7 @@ class Metric:
         """A distance between two values, rounded: of shares, percentage points."""
         if self.unit != "%":
             return f"{style.number(value, 3)}{self.suffix}"
-        return f"{value:.1f} points" if value >= 0.05 or not value else "under 0.1 points"
+        return f"{value:.1f} percentage points" if value >= 0.05 or not value else "< 0.1 percentage points"
 
     @property
     def axis(self) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
 from kvsim.plots import style
-from kvsim.plots.grid import SweepTable, written
+from kvsim.plots.grid import SweepTable
 from kvsim.plots.metrics import Metric
 
 MOST_LABELS = 12
@@ -168,6 +168,7 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
     """Points on the frontier by what was swept; of many, those that stand apart, the ends with them."""
     keys = table.others([]) or table.axes
     places = _places(ax, x[best], y[best])
+    named = [(table.names(key), table.positions(key)) for key in keys]
     labelled: list[Any] = []
     order = sorted(range(len(best)), key=lambda i: (i not in (0, len(best) - 1), i))
     for i in order:
@@ -176,7 +177,7 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
             continue
         labelled.append(places[i])
         row = best[i]
-        text = ", ".join(written(table.frame[key].iloc[row]) for key in keys)
+        text = ", ".join(names[place[row]] for names, place in named)
         text = style.shorten(text, 30)
         share = ax.transAxes.inverted().transform(ax.transData.transform((x[row], y[row])))[0]
         width = 4.2 * len(text) + 8  # points
@@ -186,7 +187,7 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
         ax.annotate(
             text,
             (x[row], y[row]),
-            (-1 if right else -5, 5 if right else 2),  # up and to the left nothing better can be
+            (3 if right else -5, 5 if right else 2),  # up and to the left nothing better can be
             textcoords="offset points",
             ha="left" if right else "right",
             va="bottom",

@@ -10,6 +10,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvsim.errors import KvsimError
@@ -45,8 +47,9 @@ SEQUENTIAL = "cividis"  # one map for all amounts: even to the eye, and in grey
 GREY, PALE = "#595959", "#D9D9D9"
 SIZE, SMALL, TITLE = 8.0, 7.0, 9.0  # points
 
+_FONT = "DejaVu Sans"
 _STYLE = {
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same letters everywhere
+    "font.family": [_FONT],  # comes with matplotlib: the same letters everywhere
     "font.size": SIZE,
     "axes.titlesize": TITLE,
     "axes.labelsize": SIZE,
@@ -163,12 +166,22 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
 
 
+@cache
+def _letters() -> frozenset[int]:
+    """Code points of the font. One more font would depend on the machine, and so would the picture."""
+    return frozenset(get_font(findfont(_FONT)).get_charmap())
+
+
 def set_title(ax: Axes, title: str, subtitle: str = "", chars: int = 84, *, lift: int = 0) -> None:
     """What is shown, in bold, and of what, below it; from the left edge of the axes on.
 
     No layout counts the words, which may be wider than the axes; the axes' own title, of empty lines,
-    keeps the room for them. lift: lines to leave free below the words.
+    keeps the room for them. lift: lines to leave free below the words. Raises KvsimError for letters that
+    pictures cannot show.
     """
+    unknown = sorted({letter for letter in title if not letter.isspace() and ord(letter) not in _letters()})
+    if unknown:
+        raise KvsimError(f"title: the pictures' font, {_FONT}, has no {' '.join(unknown[:5])}")
     below = textwrap.wrap(subtitle, int(chars * 1.2), max_lines=3, placeholder=" …") if subtitle else []
     lines = textwrap.wrap(title, chars - 10, max_lines=2, placeholder=" …")
     ax.set_title("\n".join([" "] * (math.ceil(1.4 * len(lines)) + len(below) + lift)), fontsize=SMALL, pad=5)

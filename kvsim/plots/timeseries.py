@@ -162,15 +162,13 @@ def _mark(
             _mark_time(ax, at, f"full from {style.number(at)} s{_whose(steps, full)}", span, low=True)
         else:
             peak = float(steps["kv_cache_usage_perc"].max())
-            _corner(ax, f"peak {peak:.1%}")
+            _corner(ax, f"peak {peak:.1%}", span)
     elif panel == "hit_rate":
         if not (steps["prefix_cache_queries"] > 0).any():
             style.note(ax, "no prompt token was looked up")
             return
         requests = int(steps["num_new_reqs"].sum()) // len(groups)
-        ends = [float(np.asarray(line.get_ydata())[-1]) for line in ax.lines]
-        low = sum(ends) / len(ends) > 50
-        _corner(ax, f"over the latest {hit_window(requests):,} requests", low=low)
+        _corner(ax, f"over the latest {hit_window(requests):,} requests", span)
 
 
 def _whose(steps: pd.DataFrame, times: pd.Series) -> str:
@@ -180,7 +178,17 @@ def _whose(steps: pd.DataFrame, times: pd.Series) -> str:
     return f" (replica {steps['instance'].iloc[place]})" if several else ""
 
 
-def _corner(ax: Axes, text: str, *, low: bool = False) -> None:
+def _corner(ax: Axes, text: str, span: tuple[float, float]) -> None:
+    """Words at the right, above the lines or below them, whichever leaves more room."""
+    from_time = span[0] + 0.7 * (span[1] - span[0])
+    bottom, top = ax.get_ylim()
+    least, most = top, bottom
+    for line in ax.lines:
+        times, values = (np.asarray(data, np.float64) for data in line.get_data())
+        there = values[(times >= from_time) & np.isfinite(values)] if len(times) > 1 else values
+        there = there if len(there) else values[-1:]
+        least, most = min(least, float(there.min())), max(most, float(there.max()))
+    low = least - bottom > top - most
     ax.annotate(
         text,
         (1, 0.06 if low else 0.94),
@@ -189,6 +197,7 @@ def _corner(ax: Axes, text: str, *, low: bool = False) -> None:
         va="bottom" if low else "top",
         fontsize=style.SMALL,
         color=style.GREY,
+        bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
     )
 
 
