@@ -92,7 +92,8 @@ class SweepTable:
             why = f"; the first error: {self.first_error}" if self.first_error else ""
             failed = f"{int(self.failed.sum())} of {len(self.frame)} points failed"
             raise KvsimError(f"the sweep's table has no figures, {failed}{why}")
-        column = find_column(name, self.figures, option)
+        is_searched = bool(self._searched) and name == self._searched.rsplit(".", 1)[-1]
+        column = find_column(self._searched if is_searched else name, self.figures, option)
         if column == self._searched:
             last = column.rsplit(".", 1)[-1]
             return Metric(column, f"{last} found", _KEY_UNITS.get(last, ""), 1.0, self._goal == "min")

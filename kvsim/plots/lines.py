@@ -1,11 +1,8 @@
 """A figure of a sweep over one key, a line for each setting of the others."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -16,12 +13,12 @@ from numpy.typing import NDArray
 from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.grid import SweepTable
+from kvsim.plots.line_looks import Lines, halos_of, is_continuous, last_word, lines_of
 from kvsim.plots.metrics import Metric
 
 _SPREAD = 50.0  # beyond, latencies need a logarithmic axis
-FEW_LINES = len(style.COLOURS)
 _STROKE, _MARKER = 1.4, 4.0  # points
-_MOST_HALOS, _MOST_NAMES = 3, 9
+_MOST_NAMES = 9
 
 Numbers = NDArray[np.float64]
 
@@ -51,9 +48,9 @@ def draw_lines(
         figure, ax = style.picture_and_axes(ax, 3.3)
         positions, ticks = _x_positions(table, x)
         drawn = lines_of(table, positions, keys, joined=ticks is None)
-        scale = _colour_scale(table, keys[0]) if _is_continuous(table, keys) else None
+        scale = _colour_scale(table, keys[0]) if is_continuous(table, keys) else None
         heights = np.log(values) if _is_log(values, metric) else values
-        halos = _halos(positions, heights, [line.rows for line in drawn.lines])
+        halos = halos_of(positions, heights, [line.rows for line in drawn.lines])
         for line, halo in zip(drawn.lines, halos, strict=True):
             look = line.look
             if scale is not None:
@@ -77,95 +74,10 @@ def draw_lines(
         remarks = [
             table.best_words("ringed", (x, *keys), values, metric),
             "lines that lie on one another are drawn one inside the other" if max(halos) else "",
-            f"{', '.join(map(_last, drawn.untold))} differ, too" if drawn.untold else "",
+            f"{', '.join(map(last_word, drawn.untold))} differ, too" if drawn.untold else "",
         ]
         style.set_title(ax, title or shown, table.subtitle(*remarks), 84)
     return figure
-
-
-@dataclass(frozen=True)
-class Line:
-    """Rows of the table, in order of x, and how they are drawn."""
-
-    rows: NDArray[np.int64]
-    look: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Lines:
-    """`key`: by heading, the names and looks that tell the lines apart; `untold`: keys that no look tells."""
-
-    lines: list[Line]
-    key: dict[str, list[tuple[str, dict[str, Any]]]]
-    untold: list[str]
-
-
-def lines_of(table: SweepTable, positions: Numbers, keys: list[str], *, joined: bool) -> Lines:
-    """A line for each setting of `keys`: the first key gives the colour, the others dashes and marker.
-
-    Where most settings have a single place on the axis, as in a sample, there are points, and only the first
-    key is told.
-    """
-    groups = _groups(table, keys)
-    places = [len(np.unique(positions[rows])) for rows in groups.values()]
-    alone = float(np.mean(places)) < 2 and len(np.unique(positions)) > 1
-    untold: list[str] = []
-    if alone and len(keys) > 1:
-        keys, untold = keys[:1], keys[1:]
-        groups = _groups(table, keys)
-    settings = list(dict.fromkeys(sorted(group[1:] for group in groups)))
-    loose = {} if joined and not alone else {"linestyle": ""}  # nothing lies between names
-    lines = []
-    for group, rows in groups.items():
-        look = _look(table, keys, group[0], settings.index(group[1:])) if keys else style.point_style(0)
-        order = rows[np.argsort(positions[rows], kind="stable")]
-        label = ", ".join(table.names(each)[place] for each, place in zip(keys, group, strict=True))
-        lines.append(Line(order, look | loose | {"label": label or None}))
-    key: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for each in keys[:1]:
-        looks = [_look(table, keys, place, 0) for place in range(len(table.distinct(each)))]
-        if len(keys) > 1:  # the marker tells the other keys
-            looks = [{"color": look["color"], "marker": "", "linestyle": "-"} for look in looks]
-        key[_last(each)] = list(
-            zip(table.names(each), [look | _loose(keys, loose) for look in looks], strict=True)
-        )
-    if len(keys) > 1:
-        names = [table.names(each) for each in keys[1:]]
-        words = [", ".join(names[k][place] for k, place in enumerate(setting)) for setting in settings]
-        looks = [
-            _look(table, keys, 0, place) | {"color": style.GREY} | loose for place in range(len(settings))
-        ]
-        key[", ".join(map(_last, keys[1:]))] = list(zip(words, looks, strict=True))
-    return Lines(lines, key, untold)
-
-
-def _loose(keys: list[str], loose: dict[str, Any]) -> dict[str, Any]:
-    return loose if len(keys) == 1 else {}
-
-
-def _look(table: SweepTable, keys: list[str], place: int, setting: int) -> dict[str, Any]:
-    """Of the value at `place` of the first key, and of a setting of the others."""
-    if len(keys) == 1:
-        look = style.point_style(place)
-        return (
-            look | {"marker": "o", "markersize": 2.5, "linestyle": "-"}
-            if _is_continuous(table, keys)
-            else look
-        )
-    count = len(table.distinct(keys[0]))
-    shade: Any = style.colour(place)
-    if count > FEW_LINES:
-        shade = colormaps[style.SEQUENTIAL](place / (count - 1))
-    return style.point_style(setting) | {"color": shade}
-
-
-def _is_continuous(table: SweepTable, keys: list[str]) -> bool:
-    """Whether a colour bar tells the first key: a number of many values."""
-    return bool(keys) and table.is_numeric(keys[0]) and len(table.distinct(keys[0])) > FEW_LINES
-
-
-def _last(key: str) -> str:
-    return key.rsplit(".", 1)[-1]
 
 
 def _line(ax: Axes, x: Numbers, y: Numbers, look: dict[str, Any], halo: int) -> None:
@@ -177,27 +89,6 @@ def _line(ax: Axes, x: Numbers, y: Numbers, look: dict[str, Any], halo: int) -> 
         look = look | {"linewidth": _STROKE + 2.4 * halo, "markersize": size + 2.6 * halo, "linestyle": "-"}
         look = look | {"alpha": 0.55, "linestyle": look["linestyle"] if len(x) > 1 else ""}
     ax.plot(x, y, **look)
-
-
-def _halos(x: Numbers, y: Numbers, groups: Sequence[NDArray[np.int64]]) -> list[int]:
-    """For each line how many later ones lie on it, to the eye; at most as many as can be told apart."""
-    near = 0.004 * (float(np.nanmax(y) - np.nanmin(y)) or 1.0)
-    curves = [(x[rows], y[rows]) for rows in groups]
-    return [
-        min(_MOST_HALOS, sum(_alike(curve, later, near) for later in curves[index + 1 :]))
-        for index, curve in enumerate(curves)
-    ]
-
-
-def _alike(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers], near: float) -> bool:
-    if len(one[0]) != len(other[0]) or not np.array_equal(one[0], other[0]):
-        return False
-    there = np.isfinite(one[1])
-    return bool(
-        there.any()
-        and np.array_equal(there, np.isfinite(other[1]))
-        and (abs(one[1] - other[1])[there] <= near).all()
-    )
 
 
 def _key(ax: Axes, drawn: Lines, marks: list[Line2D], *, coloured: bool) -> None:
@@ -228,15 +119,6 @@ def _default_x(table: SweepTable, by: str | None) -> str:
     numeric = [a for a in left if table.is_numeric(a) and len(table.distinct(a)) > 1]
     found = [*numeric, *left, *table.axes]
     return max(numeric, key=lambda a: len(table.distinct(a))) if numeric else found[0]
-
-
-def _groups(table: SweepTable, keys: list[str]) -> dict[tuple[int, ...], NDArray[np.int64]]:
-    """Rows by the places of the keys' values among the distinct ones, in that order."""
-    places = [table.positions(key) for key in keys]
-    rows: dict[tuple[int, ...], list[int]] = {}
-    for i in range(len(table.frame)):
-        rows.setdefault(tuple(int(place[i]) for place in places), []).append(i)
-    return {group: np.array(found, np.int64) for group, found in sorted(rows.items())}
 
 
 def _x_positions(table: SweepTable, x: str) -> tuple[Numbers, list[Any] | None]:

@@ -84,3 +84,31 @@ def test_a_sweep_that_has_not_ended_is_said(folder, tmp_path, capsys):
     (half / "sweep.json").write_bytes((folder / "sweep.json").read_bytes())
     assert kvsim("plot", str(half), "lines") == 2
     assert "the sweep has not ended" in capsys.readouterr().err
+
+
+def test_one_value_of_a_key_is_drawn(folder, capsys):
+    assert kvsim("plot", str(folder), "lines", "--where", "block_size=16", "-o", "x.svg") == 0
+    for given, says in (
+        (["block_size"], "--where block_size: write KEY=VALUE"),
+        (["block_size=16", "block_size=64"], "--where block_size=64: block_size has a value already, 16"),
+        (["block_size=17"], "--where block_size=17: engine.block_size was not swept there, but at 16, 64"),
+    ):
+        options = [word for text in given for word in ("--where", text)]
+        assert kvsim("plot", str(folder), "lines", *options, "-o", "y.png") == 2
+        assert says in capsys.readouterr().err
+    assert not Path("y.png").exists()
+
+
+def test_a_title_of_letters_that_pictures_lack_is_refused(folder, capsys, recwarn):
+    assert kvsim("plot", str(folder), "heatmap", "--title", "首字 TTFT", "-o", "y.png") == 2
+    assert capsys.readouterr().err == "kvsim: title: the pictures' font, DejaVu Sans, has no 字 首\n"
+    assert not recwarn.list
+
+
+def test_a_wrong_option_points_to_the_command_s_own_help(folder, capsys):
+    assert kvsim("plot", str(folder), "lines", "--nope") == 2
+    assert capsys.readouterr().err.endswith("(see kvsim plot --help)\n")
+    assert kvsim("calibrate", "fit", "--nope") == 2
+    assert capsys.readouterr().err.endswith("(see kvsim calibrate fit --help)\n")
+    assert kvsim("--nope") == 2
+    assert capsys.readouterr().err.endswith("(see kvsim --help)\n")

@@ -12,7 +12,7 @@ from kvsim.plots import memory_of
 from kvsim.plots.binning import hit_window, series
 from kvsim.plots.block_times import ages_at_eviction, reuse_gaps
 from kvsim.plots.blocks import block_history
-from kvsim.plots.cdf import cumulative
+from kvsim.plots.cdf import Sample, cumulative, draw_cdf
 from kvsim.plots.memory import bar_of_plan, bar_of_run
 from kvsim.plots.timeseries import draw_timeseries
 from kvsim.results import CachingMetrics
@@ -301,3 +301,27 @@ def test_models_with_several_groups_have_no_reuse_gap(result):
     )
     with pytest.raises(KvsimError, match="one KV cache group; this one has several"):
         reuse_gaps(two, result.plot._scenario(), 16)
+
+
+def test_panels_beside_one_in_seconds_are_not_in_many_milliseconds():
+    kinds = {"ttft": [2.0, 4.0], "tpot": [0.03, 0.04], "e2e": [8.0, 30.0]}
+    samples = {kind: [Sample("", np.array(values))] for kind, values in kinds.items()}
+    labels = [ax.get_xlabel() for ax in axes_of(draw_cdf(samples, "made", {}))]
+    assert labels == ["TTFT, s", "TPOT, ms", "E2E latency, s"]
+    limited = draw_cdf({"ttft": [Sample("", np.array([1.0, 4.0]))]}, "made", {"ttft": 10.0})
+    assert says(limited, "SLO 10 s")
+
+
+@pytest.mark.parametrize(("usage", "place"), [(0.95, 0.06), (0.2, 0.94)])
+def test_words_about_a_panel_do_not_lie_on_the_line(usage, place):
+    steps = steps_table(10).assign(kv_cache_usage_perc=usage)
+    (ax,) = axes_of(draw_timeseries(steps, "made", ["kv_usage"]))
+    (peak,) = [text for text in ax.texts if text.get_text().startswith("peak")]
+    assert peak.xy[1] == place
+
+
+def test_a_name_in_the_block_map_stands_in_the_middle_of_its_blocks(result):
+    (ax,) = axes_of(result.plot.blocks((1, 40)))
+    names = [text for text in ax.texts if text.get_text().startswith("req-")]
+    assert names
+    assert all(text.get_position()[1] > 0 and text.get_fontsize() >= 5.5 for text in names)

@@ -46,7 +46,7 @@ def test_axes_of_the_user_are_drawn_on():
     figure = Figure()
     ax = figure.add_subplot()
     assert heatmap(ax=ax) is figure
-    assert ax.get_xlabel() == "gpu_memory_utilization, 0..1"
+    assert ax.get_xlabel() == "gpu_memory_utilization, share of the card"
 
 
 @pytest.mark.filterwarnings("error")
