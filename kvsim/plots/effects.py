@@ -35,8 +35,9 @@ def effects(table: SweepTable, values: Numbers) -> list[Effect]:
     """Main effects of the keys that have several values, the largest first.
 
     A mean is taken over the settings that have a figure for every value of the key, so that one that
-    failed at one value does not count at the others; values that always failed are left out. Raises
-    KvsimError where a key has no such setting, as in a sample: its means would tell of the other keys.
+    failed at one value does not count at the others; values that always failed are left out, and where
+    failures leave no setting complete each mean is over what there is. Raises KvsimError where no setting
+    was tried with every value of a key, as in a sample: its means would tell of the other keys.
     """
     found = []
     for key in table.others([]):
@@ -44,16 +45,19 @@ def effects(table: SweepTable, values: Numbers) -> list[Effect]:
         settings = _settings(table, key)
         grid = np.full((int(settings.max()) + 1, len(distinct)), np.nan)
         grid[settings, places] = values
+        tried = np.zeros(grid.shape, np.bool_)
+        tried[settings, places] = True
         there = np.isfinite(grid).any(axis=0)
         grid, names = grid[:, there], [written(v) for v, kept in zip(distinct, there, strict=True) if kept]
         whole = grid[np.isfinite(grid).all(axis=1)]
         if len(names) > 1:
-            if not len(whole):
+            if not tried[:, there].all(axis=1).any():
                 raise KvsimError(
-                    f"effects: the {len(names)} values of {key} were not tried against each other: at no "
-                    "setting of the other keys do all have a figure, as in a grid; draw lines or a pareto"
+                    f"effects: the {len(names)} values of {key} were not tried against each other: no "
+                    "setting of the other keys has all of them, as in a grid; draw lines or a pareto"
                 )
-            found.append(Effect(key, tuple(names), whole.mean(axis=0)))
+            means = whole.mean(axis=0) if len(whole) else np.nanmean(grid, axis=0)
+            found.append(Effect(key, tuple(names), means))
     return sorted(found, key=lambda effect: -effect.span)
 
 

@@ -113,7 +113,7 @@ def _groups(table: SweepTable, keys: list[str]) -> dict[tuple[int, ...], NDArray
 
 def halos_of(x: Numbers, y: Numbers, groups: Sequence[NDArray[np.int64]]) -> list[int]:
     """For each line how many later ones lie on it, to the eye; at most as many as can be told apart."""
-    near = 0.004 * (float(np.nanmax(y) - np.nanmin(y)) or 1.0)
+    near = 0.008 * (float(np.nanmax(y) - np.nanmin(y)) or 1.0)
     curves = [(x[rows], y[rows]) for rows in groups]
     return [
         min(_MOST_HALOS, sum(_alike(curve, later, near) for later in curves[index + 1 :]))

@@ -80,9 +80,7 @@ def draw_pareto(
         style.key_beside(ax, key.rsplit(".", 1)[-1] if key else "")
         what = f"{up.label[0].upper()}{up.label[1:]}{' per GPU' if per_gpu else ''} against {across.label}"
         keys = ", ".join(axis.rsplit(".", 1)[-1] for axis in table.others([]) or table.axes)
-        near = (
-            "so near to each other that their marks overlap" if _overlap(ax, costs[best], gains[best]) else ""
-        )
+        near = "(some marks overlap)" if _overlap(ax, costs[best], gains[best]) else ""
         subtitle = table.subtitle(
             " ".join(filter(None, (f"{len(best)} on the frontier", near))), f"labels: {keys}"
         )

@@ -194,6 +194,9 @@ def test_effects_want_values_that_were_tried_against_each_other():
     frame = pd.DataFrame({key: draw.random(12) for key in ("a", "b", TOKENS)})
     with pytest.raises(KvsimError, match="12 values of a were not tried against each other"):
         picture(frame, "a", "b").effects()
+    failures = grid(a=[1, 2], b=["x", "y"])
+    failures.loc[[0, 3], [TOKENS, HIT_RATE, "error"]] = [np.nan, np.nan, "refused"]
+    assert axes_of(picture(failures, "a", "b").effects("tokens_per_second"))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +216,7 @@ def test_marks_of_the_frontier_that_overlap_are_said():
     rows = [(1.0, 500.0), (1.0001, 500.01), (9.0, 400.0)]
     frame = pd.DataFrame([{"block_size": i, E2E: x, TOKENS: y} for i, (x, y) in enumerate(rows)])
     figure = picture(frame, "block_size").pareto()
-    assert says(figure, "2 on the frontier so near to each other that their marks overlap")
+    assert says(figure, "2 on the frontier (some marks overlap)")
     assert "frontier" not in words_of(figure)
 
 
