@@ -11,15 +11,25 @@ if TYPE_CHECKING:
     from kvsim.gpu.capacity import CapacityPlan, plan_capacity
     from kvsim.results import RunResult
     from kvsim.scenario import Scenario, load_scenario
+    from kvsim.sweep import SweepResult
 
     __version__: str
 
-__all__ = ["CapacityPlan", "RunResult", "Scenario", "__version__", "load_scenario", "plan_capacity"]
+__all__ = [
+    "CapacityPlan",
+    "RunResult",
+    "Scenario",
+    "SweepResult",
+    "__version__",
+    "load_scenario",
+    "plan_capacity",
+]
 
 _HOMES = {
     "CapacityPlan": "kvsim.gpu.capacity",
     "RunResult": "kvsim.results",
     "Scenario": "kvsim.scenario",
+    "SweepResult": "kvsim.sweep",
     "load_scenario": "kvsim.scenario",
     "plan_capacity": "kvsim.gpu.capacity",
 }

@@ -18,6 +18,8 @@ import numba
 import numpy as np
 from numba.core import config
 
+COMPILING = "compiling once for this machine (about a minute); later runs start at once"
+
 _PACKAGE = Path(__file__).parent
 numba_config: Any = config  # its type hints do not know the settings either
 _COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")

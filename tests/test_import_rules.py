@@ -24,23 +24,25 @@ BELOW["calibrate"] = {"gpu"}
 BELOW["plots"] = BELOW["scenario"] | {"scenario", "calibrate"}
 BELOW["sweep"] = BELOW["report"] = BELOW["plots"] | {"plots"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
+BELOW["report"] = BELOW["sweep"] | {"sweep"}
 BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify"}
 
-# A result offers its pictures (`result.plot`); what draws them is loaded when it is asked for.
-UPWARD = {("results/result.py", "plots")}
+# A result offers its pictures, a scenario its sweeps; both are loaded when they are asked for.
+UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
 
 # library -> files that may import it, as patterns below the package
 HOMES = {
     "simpy": ("sim/*",),
     "torch": ("gpu/measure*",),
     "typer": ("cli/*",),
-    "rich": ("cli/*", "report/*"),
+    "rich": ("cli/*", "report/*", "sweep/progress*"),
     "matplotlib": ("plots/*",),
     "pydantic": ("scenario/*", "gpu/cost/calibration*"),
     "scipy": ("calibrate/*",),
     "ruamel": ("scenario/*",),
     "pandas": ("calibrate/*", "results/*", "plots/*", "report/*", "sweep/*"),
-    "pyarrow": ("results/*",),
+    "pyarrow": ("results/*", "sweep/*"),
+    "loky": ("sweep/*",),
     "ray": ("sweep/*",),
 }
 

@@ -69,6 +69,89 @@ def run(
 
 
 @app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)],
+    axes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUES",
+            help="Values of a key: A,B,C or FROM:TO:STEP, FROM:TO:*FACTOR, FROM:TO:logN; may be repeated. "
+            "Added to the file's sweep: block; replaces the same key there.",
+        ),
+    ] = None,
+    points: Annotated[
+        list[str] | None,
+        typer.Option("--point", metavar="KEY=VALUE;KEY=VALUE", help="One point of a list; may be repeated."),
+    ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:N", help="Draw N points instead of all: latin:40 or random:40."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="Seed of --sample (0).")] = None,
+    find: Annotated[
+        str | None,
+        typer.Option(
+            metavar="max:KEY",
+            help="Search the highest value that keeps every --subject-to; min:KEY the lowest. "
+            "KEY=LOW:HIGH bounds it.",
+        ),
+    ] = None,
+    subject_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LIMIT", help="Such as ttft_p99<=2s, tpot_p99<=50ms, hit_rate>=80%; may be repeated."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="How near --find comes, relative (0.01; whole numbers exactly)."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the sweep (results/NAME-sweep).")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Worker processes (one for each core).")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|HOST:PORT", help="Workers of a Ray cluster, of this machine or a running one."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
+    ] = None,
+    max_points: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Refuse more points than this (10,000).")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Throw away the points that the folder holds.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the path of the folder.")] = False,
+) -> None:
+    """Run one scenario with many values of its keys, in parallel, and write a table.
+
+    Every point sees the same requests. Points are kept as they finish: after an interrupt the same
+    command goes on. A point that fails is a row with its error.
+    """
+    from kvsim.cli.sweep import split_limits, sweep_command
+
+    words = {
+        "set_": axes or [],
+        "points": points or [],
+        "sample": sample,
+        "seed": seed,
+        "find": find,
+        "subject_to": split_limits(subject_to or []),
+        "tolerance": tolerance,
+        "max_points": max_points,
+    }
+    options = {"workers": workers, "ray": ray, "fresh": fresh}
+    raise typer.Exit(sweep_command(file, trace, words, out, options, quiet=quiet))
+
+
+@app.command()
 def steps(
     file: ScenarioFile,
     first: Annotated[int, typer.Option("--from", metavar="N", min=1, help="First step to show.")] = 1,

@@ -15,13 +15,15 @@ from kvsim.gpu.log_facts import LogFacts
 from kvsim.gpu.log_reader import read_log
 from kvsim.gpu.profiles import Profile, profile_of, read_profile, save_profile
 from kvsim.gpu.serve_flags import ServeFlags, read_command, words_of_config
-from kvsim.gpu.sweep import read_axes, swept
+from kvsim.gpu.sweep import swept
 from kvsim.report.capacity import plot_sweep, print_capacity, print_sweep
 from kvsim.report.evaluation import evaluation_facts, print_evaluation
 from kvsim.report.start_log import log_facts, print_log
 from kvsim.report.tables import console
+from kvsim.sweep.axes import flag_axes
 
 _NEWEST = "0.33"
+_MOST_ROWS = 2000
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _remarks(command: ServeFlags) -> tuple[str, ...]:
 def _sweep(
     model: str, facts: dict[str, Any], sweep: Sequence[str], plot: Path | None, *, as_json: bool
 ) -> None:
-    axes = read_axes(sweep)
+    axes = flag_axes(sweep, most=_MOST_ROWS)
     rows = swept(model, facts, axes)
     names = list(axes)
     if plot is not None:

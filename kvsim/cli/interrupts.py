@@ -38,8 +38,9 @@ class Interrupts:
     def _end(self, number: int, frame: FrameType | None) -> NoReturn:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)  # a second one must not cut this short
-        with suppress(KeyError, AttributeError, OSError):  # not imported, or not yet whole
-            sys.modules["kvsim.results.store"].abandon_all()
+        for module in ("kvsim.results.store", "kvsim.sweep.pools"):
+            with suppress(KeyError, AttributeError, OSError):  # not imported, or not yet whole
+                sys.modules[module].abandon_all()
         with suppress(OSError):
             start = _CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(2) else ""
             text = f"{start}kvsim: interrupted; {self.outcome}\n"

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
-COMPILING = "compiling once for this machine (about a minute); later runs start at once"
-
 
 class OutputError(Exception):
     """Standard output takes no more; the message says why, and is empty if its reader went away."""

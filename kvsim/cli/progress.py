@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from kvsim.cli import collector
-from kvsim.cli.output import COMPILING
+from kvsim.compiled import COMPILING
 from kvsim.sim import OnProgress
 
 SECONDS_PER_UPDATE = 0.1

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from kvsim import compiled
 from kvsim.cli import collector
-from kvsim.cli.output import COMPILING
 from kvsim.cli.placing import placed
+from kvsim.compiled import COMPILING
 from kvsim.report.steps import print_heading, print_step
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.sim.step_view import StepView

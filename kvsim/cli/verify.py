@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvsim import compiled
 from kvsim.cli import collector
-from kvsim.cli.output import COMPILING
+from kvsim.compiled import COMPILING
 from kvsim.verify.compare import find_traces, verify_trace
 
 

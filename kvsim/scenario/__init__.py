@@ -1,9 +1,10 @@
 """Scenario files: strict YAML, checked and with all defaults filled in."""
 
 from kvsim.scenario.engine import ClusterSection, EngineSection, SpeculativeSection
-from kvsim.scenario.loader import Override, load_scenario
+from kvsim.scenario.loader import Override, ScenarioError, Template, load_scenario, read_template, template_of
 from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.schema import Scenario
+from kvsim.scenario.sweep_block import SweepSection
 
 __all__ = [
     "ClusterSection",
@@ -11,7 +12,12 @@ __all__ = [
     "Override",
     "RecordSection",
     "Scenario",
+    "ScenarioError",
     "SloSection",
     "SpeculativeSection",
+    "SweepSection",
+    "Template",
     "load_scenario",
+    "read_template",
+    "template_of",
 ]

@@ -6,11 +6,21 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
@@ -20,6 +30,7 @@ from kvsim.rules import rules_for
 from kvsim.scenario.defaults import as_field_error, filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section
 from kvsim.scenario.measuring import RecordSection, SloSection
+from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
 from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError, shown
@@ -31,6 +42,7 @@ from kvsim.workload.trace import TraceWorkload, fingerprint
 if TYPE_CHECKING:
     from kvsim.results import RunResult
     from kvsim.sim.step_view import StepView
+    from kvsim.sweep import SweepResult
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -97,9 +109,19 @@ class Scenario(Section):
 
     _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
+    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _sweep: SweepSection | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any) -> None:
         self._folder = Path((context or {}).get("folder", ""))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_given(cls, values: Any, handler: ModelWrapValidatorHandler["Scenario"]) -> "Scenario":
+        scenario = handler(values)
+        if isinstance(values, Mapping):
+            scenario._given = dict(values)
+        return scenario
 
     @field_validator("name")
     @classmethod
@@ -173,6 +195,26 @@ class Scenario(Section):
         return self.slo.limits if self.slo else {}
 
     @property
+    def given(self) -> Mapping[str, Any]:
+        """The values that it was made from, before defaults were filled in."""
+        return self._given
+
+    @property
+    def sweep_block(self) -> SweepSection | None:
+        """The `sweep:` block of its file."""
+        return self._sweep
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths count from first."""
+        return self._folder
+
+    @property
+    def given_trace(self) -> Path | None:
+        """The trace that stands in for workload.path, as with --trace."""
+        return self._trace.given if self._trace else None
+
+    @property
     def trace_path(self) -> Path | None:
         """The trace file that is replayed, found; None for other workloads."""
         return self._trace.path if self._trace else None
@@ -228,6 +270,49 @@ class Scenario(Section):
 
         return run_scenario(self)
 
+    def sweep(
+        self,
+        set: Mapping[str, Any] | None = None,
+        *,
+        points: Sequence[Mapping[str, Any]] = (),
+        sample: str | None = None,
+        seed: int | None = None,
+        find: str | None = None,
+        subject_to: str | Sequence[str] = (),
+        tolerance: float | None = None,
+        max_points: int | None = None,
+        out: str | Path | None = None,
+        workers: int | None = None,
+        ray: str | None = None,
+        fresh: bool = False,
+        progress: bool = True,
+    ) -> "SweepResult":
+        """Run it with other values of some keys, as `kvsim sweep` does, on top of the file's `sweep:` block.
+
+        set: dotted key -> list of values, or a range as text such as "0.5:0.95:0.05".
+        out: folder that keeps points as they finish; None keeps nothing. The others: see docs/sweep.md.
+        Raises KvsimError for what is wrong with keys, values, folder or workers; a point that fails is a row
+        with its ``error``.
+        """
+        from kvsim.sweep.sweep import sweep_scenario  # made of scenarios, so it stands above this package
+
+        return sweep_scenario(
+            self,
+            set,
+            points=points,
+            sample=sample,
+            seed=seed,
+            find=find,
+            subject_to=[subject_to] if isinstance(subject_to, str) else subject_to,
+            tolerance=tolerance,
+            max_points=max_points,
+            out=out,
+            workers=workers,
+            ray=ray,
+            fresh=fresh,
+            progress=progress,
+        )
+
     def steps(
         self, first: int = 1, count: int | None = None, *, blocks: bool = False
     ) -> Iterator["StepView"]:
@@ -245,6 +330,7 @@ class Scenario(Section):
 class _TraceFile:
     path: Path
     num_rows: int
+    given: Path | None
 
 
 def with_trace(scenario: Scenario, folder: Path, given: Path | None = None) -> Scenario:
@@ -259,15 +345,29 @@ def with_trace(scenario: Scenario, folder: Path, given: Path | None = None) -> S
             raise FieldError("type", f"{type_name(spec)} replays no trace; --trace needs type: trace")
         return scenario
     path = _find_trace(spec.path, folder) if given is None else _regular(given)
-    digest, num_rows = fingerprint(path)
+    digest, num_rows = _fingerprint(path)
     if num_rows == 0:
         raise KvsimError(f"{path}: empty; a trace needs at least one row")
     if given is None and spec.sha256 not in (None, digest):
         raise FieldError("sha256", f"{path} holds other rows, with {digest}")
     spec = dataclasses.replace(spec, path=str(given or spec.path), sha256=digest)
     found = scenario.model_copy(update={"workload": spec})
-    found._trace = _TraceFile(path, num_rows)
+    found._trace = _TraceFile(path, num_rows, given)
     return found
+
+
+def _fingerprint(path: Path) -> tuple[str, int]:
+    """Of a sweep's many scenarios only the first reads the trace for it."""
+    try:
+        now = os.stat(path)
+    except OSError:
+        return fingerprint(path)  # says what is wrong
+    return _fingerprint_once(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _fingerprint_once(path: Path, state: tuple[int, ...]) -> tuple[str, int]:
+    return fingerprint(path)
 
 
 def _unknown_pixels(model: str) -> str:

@@ -45,6 +45,9 @@ _SAME_OPTIONS = (
 )
 
 
+WOULD_NOT_START = "vLLM would not start"  # begins the remark among the capacity's lines
+
+
 class Scenario(Protocol):
     """What a run reads of a scenario (`kvsim.scenario.Scenario`)."""
 
@@ -148,7 +151,7 @@ def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> tuple[K
         small = replace(options, max_model_len_must_fit=False)
         plan = plan_for_model(model, available, small, scenario.vllm_version)
         return plan, (
-            f"vLLM would not start: {plan.max_model_len:,} tokens (max_model_len) do not fit the KV cache, "
+            f"{WOULD_NOT_START}: {plan.max_model_len:,} tokens (max_model_len) do not fit the KV cache, "
             f"{error.estimated_max_model_len:,} would; requests that do not fit are refused"
         )
 

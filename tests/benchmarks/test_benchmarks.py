@@ -87,3 +87,12 @@ def test_a_ratio_is_that_of_the_best_rounds_and_the_worst_that_of_one_round() ->
 
 def test_three_digits_count() -> None:
     assert [number(value) for value in (1234.5, 12.345, 1.2345)] == ["1,234", "12.3", "1.23"]
+
+
+def test_the_benchmark_of_sweeps_on_small_points() -> None:
+    script = str(Path(__file__).with_name("sweep_bench.py"))
+    command = [sys.executable, script, "--points", "4", "--seconds", "0.01", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "4 points of 2,000 requests" in done.stdout
+    assert "2 workers against 1" in done.stdout

@@ -12,7 +12,8 @@ from kvsim.gpu.layout import cache_layout
 from kvsim.gpu.memory import KVCacheOptions, KVCacheTooSmallError, plan_for_model
 from kvsim.gpu.releases import release
 from kvsim.gpu.serve_flags import read_command
-from kvsim.gpu.sweep import read_axes, swept
+from kvsim.gpu.sweep import swept
+from kvsim.sweep.axes import flag_axes
 
 GIB = 1 << 30
 
@@ -204,7 +205,7 @@ def test_a_wrong_value_names_the_flag(words):
 
 
 def test_a_sweep_is_every_combination():
-    axes = read_axes(["gpu_memory_utilization=0.5:0.95:0.05", "block-size=8,16"])
+    axes = flag_axes(["gpu_memory_utilization=0.5:0.95:0.05", "block-size=8,16"], most=2000)
     assert axes["gpu_memory_utilization"][-1] == 0.95
     rows = swept("Qwen3-8B", {"gpu": "H100", "max_model_len": 8192}, axes)
     assert len(rows) == 20
@@ -216,7 +217,7 @@ def test_a_sweep_is_every_combination():
 @pytest.mark.parametrize("text", ["", "x", "a=", "a=1:2:0", "a=3:1:1", "a=nan:2:1", "a=1:1e9:0.001"])
 def test_a_broken_sweep_is_one_line(text):
     with pytest.raises(KvsimError, match="--sweep"):
-        read_axes([text])
+        flag_axes([text], most=2000)
 
 
 # ---- collections of logs ----

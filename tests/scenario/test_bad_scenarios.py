@@ -84,7 +84,7 @@ def complain(tmp_path):
             "cluster: {router: random}",
             "line 1: cluster.router: random is not known; one of round_robin",
         ),
-        ("rtx-4090", "rtx-4080", "line 3: gpu: 'rtx-4080' is not in the catalog; nearest: RTX 4090"),
+        ("rtx-4090", "rtx-4070x", "line 3: gpu: 'rtx-4070x' is not in the catalog; nearest: RTX 40"),
         ("rtx-4090", "", "line 3: gpu: missing; give a catalog name"),
         ("Qwen/Qwen3-VL-2B-Instruct", "Qwen3-VL-3B", "line 2: model: 'Qwen3-VL-3B' is not in the catalog"),
         ("block_size: 16", "block_size: 0", "line 5: engine.block_size: 0 is out of range; give at least 1"),

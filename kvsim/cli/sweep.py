@@ -1,0 +1,73 @@
+"""``kvsim sweep``: run many points of a scenario, keep them, show the table."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvsim.cli import collector
+from kvsim.cli.interrupts import interrupts
+from kvsim.compiled import COMPILING
+from kvsim.report.sweep import print_sweep_result
+from kvsim.report.tables import console
+from kvsim.scenario import read_template
+from kvsim.sweep.asked import asked
+from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
+from kvsim.sweep.result import SweepResult
+from kvsim.sweep.run import Count
+from kvsim.sweep.store import PROBES, TABLE
+from kvsim.sweep.sweep import run_sweep
+
+ALL_FAILED = 2
+
+
+def sweep_command(
+    file: Path,
+    trace: Path | None,
+    words: Mapping[str, Any],
+    out: Path | None,
+    options: Mapping[str, Any],
+    *,
+    quiet: bool,
+) -> int:
+    """The exit code: 0 if any point came to an end. Raises `KvsimError` for bad input; then nothing has run.
+
+    words: of `kvsim.sweep.asked.asked`. options: workers, ray, fresh.
+    """
+    collector.resume()
+    template = read_template(file, trace)
+    given = asked(template.sweep, file=f"{file}: ", **words)
+    folder = out if out is not None else Path("results") / f"{template.values['name']}-sweep"
+    with progress_bar(SEARCHES if given.find else POINTS, quiet=quiet) as (say, show):
+
+        def on_progress(count: Count) -> None:
+            num_kept = count.kept + count.points
+            interrupts.outcome = (
+                f"{num_kept:,} finished points are kept in {folder}; the same command goes on from there"
+            )
+            show(count)
+
+        result = run_sweep(
+            template,
+            given,
+            folder=folder,
+            on_progress=on_progress,
+            on_compiling=lambda: say(COMPILING),
+            **options,
+        )
+    interrupts.outcome = f"the results are in {folder}"
+    _show(result, folder, quiet=quiet)
+    return ALL_FAILED if result.num_failed == len(result.frame) else 0
+
+
+def _show(result: SweepResult, folder: Path, *, quiet: bool) -> None:
+    if quiet:
+        print(folder)
+        return
+    print_sweep_result(result, console())
+    names = [TABLE, *([PROBES] if result.searched else [])]
+    print(f"\nTables written to {', '.join(f'{folder / name}.parquet and .csv' for name in names)}")
+
+
+def split_limits(texts: Sequence[str]) -> list[str]:
+    """Several limits in one --subject-to, parted by commas."""
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]

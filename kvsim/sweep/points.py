@@ -1,0 +1,144 @@
+"""The points of a sweep: combinations, lists, samples; each with its scenario, checked before any runs."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kvsim.errors import KvsimError
+from kvsim.scenario import Override, RecordSection, Scenario, ScenarioError, Template
+from kvsim.scenario.alone import is_allowed_alone
+from kvsim.sweep.asked import Asked, Values
+from kvsim.sweep.axes import Axis, require_values
+from kvsim.workload.checks import shown
+from kvsim.workload.streams import generator
+
+
+@dataclass(frozen=True)
+class Point:
+    """Values of the swept keys, and the scenario with them, or the sentence why there is none."""
+
+    values: Values
+    scenario: Scenario | None
+    problem: str | None = None
+
+    @cached_property
+    def hash(self) -> str:
+        """Of the scenario; empty without one."""
+        return self.scenario.scenario_hash if self.scenario else ""
+
+
+def expand(given: Asked) -> list[Values]:
+    """The swept values of every point, in a fixed order; raises KvsimError for too many points."""
+    if given.sample is not None:
+        kind, count = given.sample
+        _check_count(count, given.max_points)
+        return list(_sampled(given.axes, kind, count, given.seed))
+    for axis in given.axes:
+        require_values(axis)
+    listed: Sequence[Values] = given.points or ({},)
+    _check_count(math.prod(len(axis.values) for axis in given.axes) * len(listed), given.max_points)
+    keys = [axis.key for axis in given.axes]
+    grid = itertools.product(*(axis.values for axis in given.axes))
+    combinations = [dict(zip(keys, values, strict=True)) for values in grid]
+    return [{**point, **values} for point in listed for values in combinations]
+
+
+def _check_count(count: int, most: int) -> None:
+    if count > most:
+        raise KvsimError(
+            f"{count:,} points are more than {most:,}; take fewer values, draw some with --sample latin:N, "
+            f"or allow them with --max-points {count}"
+        )
+
+
+def _sampled(axes: Sequence[Axis], kind: str, count: int, seed: int) -> Iterator[Values]:
+    """Points drawn evenly; "latin" divides each axis into `count` equal parts and uses each part once.
+
+    Every axis has a random stream of its own, named by its key: a further axis leaves the others as they are.
+    """
+    columns = []
+    for axis in axes:
+        rng = generator(seed, "sweep", kind, axis.key)
+        shares = rng.random(count)
+        if kind == "latin":
+            shares = (rng.permutation(count) + shares) / count
+        columns.append([axis.at(share) for share in shares.tolist()])
+    for values in zip(*columns, strict=True):
+        yield dict(zip((axis.key for axis in axes), values, strict=True))
+
+
+class Resolver:
+    """Makes points from values; every point has the file's requests, and records nothing but summaries."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+
+    def point(self, values: Values) -> Point:
+        """A point whose values no scenario can have has a problem."""
+        try:
+            return Point(values, self._scenario(values))
+        except ScenarioError as error:
+            return Point(values, None, str(error))
+
+    def points(self, all_values: Sequence[Values]) -> list[Point]:
+        """Raises KvsimError for an unknown key or a value that is always wrong, or if no point is right."""
+        points, first = [], None
+        for values in all_values:
+            try:
+                points.append(Point(values, self._scenario(values)))
+            except ScenarioError as error:
+                if _is_refused_alone(error, values):
+                    raise
+                first = first or error
+                points.append(Point(values, None, str(error)))
+        if first is not None and all(point.problem for point in points):
+            raise first
+        return points
+
+    def require_number(self, point: Point, key: str) -> None:
+        """Raises KvsimError unless the key of a good point is one and takes numbers."""
+        known, value = self.value(point, key)
+        if not known:  # the schema says what is wrong
+            self._scenario({**point.values, key: 1})
+        elif isinstance(value, bool | dict | list) or (isinstance(value, str) and not _is_number_too(key)):
+            raise KvsimError(
+                f"--find: {key} is {shown(value)}, not a number; sweep it with --set {key}=A,B,C"
+            )
+
+    def value(self, point: Point, key: str) -> tuple[bool, Any]:
+        """Whether the resolved scenario of a point has a key, and its value there."""
+        value: Any = point.scenario.resolved() if point.scenario else {}
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return False, None
+            value = value[part]
+        return True, value
+
+    def _scenario(self, values: Mapping[str, Any]) -> Scenario:
+        overrides = [
+            Override(tuple(key.split(".")), value, f"--set {key}={_typed(value)}")
+            for key, value in values.items()
+        ]
+        scenario = self._template.scenario(overrides)
+        return scenario.model_copy(update={"record": RecordSection()})
+
+
+def _is_number_too(key: str) -> bool:
+    """Keys whose value may be a word as well: inf, auto."""
+    return key in ("workload.rate", "engine.max_model_len")
+
+
+def _typed(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_refused_alone(error: ScenarioError, values: Values) -> bool:
+    """Whether a swept key or its value is wrong whatever else the scenario says."""
+    where = ".".join(error.where)
+    for key, value in values.items():
+        if where == key or where.startswith(f"{key}.") or key.startswith(f"{where}."):
+            return not is_allowed_alone(key, value)
+    return False

@@ -1,0 +1,110 @@
+"""From a scenario and what is asked of it to a `SweepResult`."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from kvsim import compiled
+from kvsim.compiled import COMPILING
+from kvsim.scenario import Scenario, Template, template_of
+from kvsim.sweep.asked import Asked, asked
+from kvsim.sweep.axes import axis_of
+from kvsim.sweep.pools import Pool, local_pool, num_cores
+from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
+from kvsim.sweep.ray_pool import RayPool
+from kvsim.sweep.result import SweepResult
+from kvsim.sweep.run import OnCompiling, OnProgress, Plan, do_nothing, drive, plan_sweep
+from kvsim.sweep.store import Folder, Memory
+from kvsim.sweep.version import kvsim_version
+
+
+def run_sweep(
+    template: Template,
+    given: Asked,
+    *,
+    folder: Path | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    fresh: bool = False,
+    on_progress: OnProgress = do_nothing,
+    on_compiling: OnCompiling = do_nothing,
+) -> SweepResult:
+    """Run every point that is not finished in `folder` yet; the tables go there, too.
+
+    Raises KvsimError for what is wrong with scenario, values, folder or workers; a point that fails is a row.
+    """
+    plan = plan_sweep(template, given, on_compiling)
+    head = head_of(template, given)
+    with ExitStack() as stack:
+        pool: Pool | None = None
+        if ray is not None:  # found out before anything is written
+            pool = stack.enter_context(closing(RayPool(ray, workers)))
+        store = stack.enter_context(Memory() if folder is None else Folder(folder, head, fresh=fresh))
+        pool = pool or stack.enter_context(closing(_local_pool(plan, store, workers)))
+        _warm_up(pool, plan, on_compiling)
+        rows = drive(plan, pool, store, on_progress)
+        probes = [probe for each in rows for probe in each.probes]
+        result = SweepResult.of_rows(head, [each.row for each in rows], probes)
+        if folder is not None:
+            result.save(folder)
+    return result
+
+
+def head_of(template: Template, given: Asked) -> dict[str, Any]:
+    """What `sweep.json` holds."""
+    return {
+        "kvsim": kvsim_version(),
+        "name": template.values["name"],
+        "axes": list(given.keys),
+        "asked": given.to_dict(),
+        "scenario": template.values,
+    }
+
+
+def _local_pool(plan: Plan, store: Memory, workers: int | None) -> Pool:
+    """As many workers as there are cores, and no more than points that are not kept yet."""
+    open_points = {point.hash for point in plan.points if point.scenario and not store.get(point.hash)}
+    return local_pool(max(min(workers or num_cores(), len(open_points)), 1))
+
+
+def _warm_up(pool: Pool, plan: Plan, on_compiling: OnCompiling) -> None:
+    if not compiled.is_warm():
+        on_compiling()
+    scenario = next((point.scenario for point in plan.points if point.scenario), None)
+    if scenario is not None:
+        pool.warm_up(scenario)
+
+
+def sweep_scenario(
+    scenario: Scenario,
+    set_: Mapping[str, Any] | None,
+    *,
+    points: Sequence[Mapping[str, Any]],
+    out: str | Path | None,
+    workers: int | None,
+    ray: str | None,
+    fresh: bool,
+    progress: bool,
+    **words: Any,
+) -> SweepResult:
+    """`Scenario.sweep`."""
+    template = template_of(scenario)
+    most = words.get("max_points") or 10_000
+    axes = [axis_of(key, _listed(values), key, most=most) for key, values in (set_ or {}).items()]
+    given = asked(template.sweep, set_=axes, points=[dict(point) for point in points], **words)
+    folder = None if out is None else Path(out)
+    options: dict[str, Any] = {"folder": folder, "workers": workers, "ray": ray, "fresh": fresh}
+    if not progress:
+        return run_sweep(template, given, **options)
+    with progress_bar(SEARCHES if given.find else POINTS) as (say, on_progress):
+        return run_sweep(
+            template, given, on_progress=on_progress, on_compiling=lambda: say(COMPILING), **options
+        )
+
+
+def _listed(values: Any) -> Any:
+    """Arrays and ranges as lists of plain numbers."""
+    if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
+        return values
+    return [value.item() if hasattr(value, "item") else value for value in values]
