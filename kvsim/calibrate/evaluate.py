@@ -83,9 +83,11 @@ def _lines(operation: str, frame: pd.DataFrame) -> NDArray[np.object_]:
     return np.asarray(kind + np.where(frame.head_dim > LARGEST_HEAD, ", large heads", "").astype(object))
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summary(*scores: pd.DataFrame) -> pd.DataFrame:
     """One line per operation, GPU, which rows and source: rows, mape, median, p90, and mape by size."""
-    return pd.DataFrame(_summary(rows)).sort_values(["line", "gpu", "source", "which"], ignore_index=True)
+    by = ["line", "gpu", "source", "which"]
+    parts = [pd.DataFrame(_summary(rows)).sort_values(by) for rows in scores if len(rows)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def _summary(rows: pd.DataFrame) -> Iterator[dict[str, object]]:

@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 from rich.console import Console
 
 from kvsim.calibrate.evaluate import (
@@ -78,10 +78,8 @@ def evaluate_command(
         given = Calibration.load(file)
         known[given.gpu] = completed(given)
     result = scored(rows, known.__getitem__)
-    lines = summary(result)
-    far = beyond_range(rows) if beyond else pd.DataFrame()
-    if len(far):
-        lines = pd.concat([lines, summary(far)], ignore_index=True)
+    far = beyond_range(rows) if beyond else result[:0]
+    lines = summary(result, far)
     if as_json:
         print(json.dumps(json.loads(lines.to_json(orient="records")), indent=1))
         return
@@ -98,7 +96,7 @@ def evaluate_command(
     out.print(total_line(result[result.which == last], last), highlight=False)
 
 
-def _last(result: pd.DataFrame) -> str:
+def _last(result: Any) -> str:
     """What the last line totals: rows that were never fitted, where there are such."""
     present = set(result.which)
     return next(which for which in (LEFT_OUT, UNKNOWN, OUTSIDE, FITTED) if which in present)
@@ -115,8 +113,7 @@ def show_command(gpu: str, tables: Sequence[Path], file: Path | None, out: Path 
     if file is not None:
         known = completed(_of_gpu(Calibration.load(file), name, file))
     path = checked_path(out or Path(file_name(name)).with_suffix(".png"))
-    rows: Mapping[str, pd.DataFrame] = _rows(tables, gpu) if tables else {}
-    save(draw_kernels(known, rows), path)
+    save(draw_kernels(known, _rows(tables, gpu) if tables else {}), path)
     for key, values in known.values.items():
         origin = f"borrowed from {values.borrowed_from}" if values.borrowed_from else f"{values.rows:,} rows"
         print(f"{words(key):<36}{origin:<32}{values.source.package} {values.source.version}")

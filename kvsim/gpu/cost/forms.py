@@ -90,7 +90,7 @@ def window_score(new: Numbers, context: Numbers, pad: Numbers, tile: Numbers, wi
 
 PREFILL_PARAMETERS: Spec = {
     "launch": (8.0, 0.1, 60.0, "us: launch and fixed work of a call"),
-    "flops_efficiency": (0.7, 0.05, 1.3, "share of the dense peak; only with softmax does it mean something"),
+    "flops_efficiency": (0.7, 0.05, 1.5, "share of the dense peak; only with softmax does it mean something"),
     "softmax": (1e-5, 1e-9, 1e-2, "us per (query, key) pair per SM"),
     "pad": (30.0, 0.1, 400.0, "query rows added to each sequence"),
     "bandwidth_efficiency": (
