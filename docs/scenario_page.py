@@ -18,7 +18,7 @@ from kvsim.scenario.workload import TYPES
 from kvsim.workload import lengths
 from kvsim.workload.arrivals import PROCESSES
 from kvsim.workload.checks import MAX_TOKENS
-from kvsim.workload.generated import MAX_CHOICES, MAX_REQUESTS, GeneratedWorkload
+from kvsim.workload.generated import MAX_CHOICES, MAX_CONCURRENCY, MAX_REQUESTS, GeneratedWorkload
 from kvsim.workload.image import POSITIONS
 from kvsim.workload.image_tokens import PROCESSORS
 from kvsim.workload.popularity import POPULARITIES
@@ -139,6 +139,7 @@ WORKLOAD_MEANINGS = {
     "tokens_between": "template tokens between two pictures",
     "text_after": "template tokens after everything",
     "num_requests": "how many; generated traffic needs it or a horizon, a trace is taken whole",
+    "max_concurrency": "requests under way at most; the next goes out when one ends; absent for no limit",
     "max_tokens": "the client's limit; the output's own length if absent",
     "trace_block_size": "tokens an id; the format's own if absent (Mooncake 512, Bailian 16)",
     "images_per_request": "pictures of a request (a length)",
@@ -154,6 +155,7 @@ CHOICES = {
 # Whole numbers; a test tries what lies beyond.
 RANGES = {
     "num_requests": (1, MAX_REQUESTS),
+    "max_concurrency": (1, MAX_CONCURRENCY),
     "max_tokens": (1, MAX_TOKENS),
     "num_tenants": (0, MAX_CHOICES),
     "num_loras": (0, MAX_CHOICES),

@@ -133,7 +133,7 @@ class StepCost:
     def device(self) -> Device:
         return device(self.gpu)
 
-    def frontend_seconds(self, prompt_tokens: float) -> float:
+    def frontend_seconds(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """From a request's arrival until the engine sees it: HTTP and tokeniser."""
         p = self.calibration.get("engine", "host").parameters
         return 1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"])
