@@ -77,6 +77,8 @@ MEANINGS = {
     "seed": "of everything drawn at random",
     "vllm_version": "whose rules apply: 0.33 or 0.16",
     "model": "a catalog name, or a config.json (or its folder), sought beside the scenario first",
+    "calibration": "a file of `kvsim calibrate fit` for this GPU, sought as model is; else kvsim's own",
+    "calibration_sha256": "pins that calibration; stands in for its path in the scenario's hash",
     "model_sha256": "pins that config.json; stands in for its path in the scenario's hash",
     "gpu": "a catalog name",
     "horizon": "stop after so many seconds; until all is done if absent",

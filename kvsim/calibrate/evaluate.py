@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kvsim.calibrate.fit_attention import LARGEST_HEAD
+from kvsim.calibrate.fit_attention import families
 from kvsim.calibrate.predict import predict
 from kvsim.calibrate.tables import left_out
+from kvsim.gpu.cost.attention import LARGEST_HEAD
 from kvsim.gpu.cost.calibration import Calibration, Error, calibration
 
 LEFT_OUT, FITTED, UNKNOWN, OUTSIDE = "left out", "fitted", "not fitted", "out of range"
@@ -146,7 +147,7 @@ def _keys(operation: str, frame: pd.DataFrame) -> NDArray[np.object_]:
     if operation != "attention":
         return np.array([f"{operation}/{name}" for name in dtype], object)
     kind = np.where(frame.many == 0, "attention_decode", "attention_prefill").astype(object)
-    return np.asarray(kind + np.where(frame.window > 0, "_window/", "/").astype(object) + dtype)
+    return np.asarray(kind + families(frame).to_numpy(object) + "/" + dtype)
 
 
 def _error(parts: list[NDArray[np.float64]] | None) -> Error | None:

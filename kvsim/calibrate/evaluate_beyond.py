@@ -7,12 +7,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from kvsim.calibrate.fit import fit_gpu
-from kvsim.calibrate.fit_attention import LARGEST_HEAD
 from kvsim.calibrate.predict import predict
 from kvsim.errors import KvsimError
+from kvsim.gpu.cost.attention import LARGEST_HEAD
 from kvsim.gpu.cost.calibration import completed
 
-FEWEST = 200  # rows on either side, for a line that says something
+FEWEST = 50  # rows on either side, for a line that says something
 LARGE_QUANTILE = 0.85
 
 BEYOND = "beyond range"

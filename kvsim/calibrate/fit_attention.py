@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 from kvsim.calibrate.smooth import Parameters, fit_form, fit_table
 from kvsim.calibrate.value_sets import FEWEST_ROWS, NARROW, OCTAVES, sample, to_fit, value_set, within
 from kvsim.gpu.cost import forms
+from kvsim.gpu.cost.attention import kernel_family
 from kvsim.gpu.cost.calibration import Calibration, ValueSet
 from kvsim.gpu.cost.curves import batch_body, prefill_us
 from kvsim.gpu.cost.forms import AttentionShape, Device
 from kvsim.gpu.cost.residual import MOST, ResidualTable
-
-LARGEST_HEAD = 256  # other kernels beyond
 
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _STIFFNESS = {"head_dim": 0.1, "ratio": 0.02, "streams": 0.01, "length": 0.01}
@@ -31,15 +30,22 @@ _FROM_MEMORY = 2.0  # times the size of L2
 def attention_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> dict[str, ValueSet]:
     # The last are kernels alone, of one short sequence: they say little of a layer in a step.
     told = ~frame.kernel.str.contains("triton") & (frame.form != "chunked_attention_v0")
-    frame = frame[(frame.head_dim <= LARGEST_HEAD) & told]
+    frame = frame[told]
     values: dict[str, ValueSet] = {}
-    for (dtype, windowed), part in frame.groupby(["dtype", frame.window > 0]):
-        suffix = "_window" if windowed else ""
+    for (dtype, suffix), part in frame.groupby(["dtype", families(frame)]):
         decode = part[part.many == 0]
         prefill = part[part.many > 0]
         values |= _attention_set(f"attention_decode{suffix}", str(dtype), decode, gpu, relative)
         values |= _attention_set(f"attention_prefill{suffix}", str(dtype), prefill, gpu, relative)
     return values
+
+
+def families(frame: pd.DataFrame) -> pd.Series:
+    """`kernel_family` of each row."""
+    shapes = frame[["head_dim", "window"]].drop_duplicates()
+    named = {(head, window): kernel_family(head, window) for head, window in shapes.to_numpy()}
+    keys = zip(frame.head_dim, frame.window, strict=True)
+    return pd.Series([named[key] for key in keys], index=frame.index, dtype=object)
 
 
 def _attention_set(

@@ -47,6 +47,8 @@ def gemm_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> dict[s
             return gemm_us(p, few, gpu, str(dtype)) * np.exp(shift)
 
         given = {} if dtype == "fp8" else _PLAIN_ROOFLINE
+        if model:  # a model's few layers are all large: they say nothing of a launch
+            given = given | {"launch": model.parameters["launch"]}
         parameters = fit_form(forms.GEMM_PARAMETERS, predict, few.us.to_numpy(float), fixed=given)
         table = _gemm_table(parameters, rows, gpu, str(dtype), base)
         values[f"gemm/{dtype}"] = value_set(parameters, table, rows, part, ("m", "n", "k"))

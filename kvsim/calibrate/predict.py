@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kvsim.calibrate.fit_attention import LARGEST_HEAD
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import forms, linear
 from kvsim.gpu.cost.attention import attention_record, attention_sets, equal_batches
@@ -55,14 +54,13 @@ def _attention(rows: pd.DataFrame, known: Calibration, gpu: Device) -> tuple[Tim
     for (dtype, n_q, n_kv, head_dim, window, hot), places in _groups(rows, keys):
         part = rows.iloc[places]
         shape = AttentionShape.dense(n_q, n_kv, head_dim, 1.0 if dtype == "fp8" else 2.0, int(window))
-        prefill, decode = attention_sets(known, str(dtype), int(window))
+        prefill, decode = attention_sets(known, str(dtype), shape)
         record = attention_record(prefill, decode, shape, gpu, hot=bool(hot))
         columns = ("many", "new", "context", "singles", "single_context")
         batch = [part[name].to_numpy(np.int64) for name in columns]
         us[places] = equal_batches(record, *batch)
         alone = part.many.to_numpy() == 0
         within[places] = np.where(alone, inside(decode, part), inside(prefill, part))
-        within[places] &= head_dim <= LARGEST_HEAD
     return us, within
 
 

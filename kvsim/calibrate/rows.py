@@ -37,21 +37,20 @@ OPERATIONS = {
 Rows = dict[str, pd.DataFrame]  # operation -> rows
 
 
-def operations(tables: Iterable[Table], gpu: str | None = None) -> Rows:
-    """All tables' rows by operation. gpu: only rows of that GPU.
-
-    Raises KvsimError for unknown GPUs, models and dtypes.
-    """
+def operations(tables: Iterable[Table]) -> Rows:
+    """All tables' rows by operation. Raises KvsimError for unknown GPUs, models and dtypes."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for table in tables:
         for operation, frame in _rows(table).items():
             if len(frame):
                 parts.setdefault(operation, []).append(frame)
-    whole = {operation: pd.concat(frames, ignore_index=True) for operation, frames in parts.items()}
-    if gpu is None:
-        return whole
+    return {operation: pd.concat(frames, ignore_index=True) for operation, frames in parts.items()}
+
+
+def of_gpu(rows: Rows, gpu: str) -> Rows:
+    """Those of one GPU; raises KvsimError for one that is not in the catalog."""
     name = catalog.gpu(gpu).name
-    kept = {operation: frame[frame.gpu == name] for operation, frame in whole.items()}
+    kept = {operation: frame[frame.gpu == name] for operation, frame in rows.items()}
     return {operation: frame for operation, frame in kept.items() if len(frame)}
 
 

@@ -206,9 +206,9 @@ def _check(path: Path, form: TableForm, frame: pd.DataFrame) -> None:
         values = pd.to_numeric(frame[column], errors="coerce").to_numpy(float)
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
-            raise KvsimError(
-                f"{path}: row {bad[0] + 1}: {column} is {frame[column].iloc[bad[0]]!r}, not a number"
-            )
+            cell = frame[column].iloc[bad[0]]
+            shown = repr(cell) if isinstance(cell, str) else cell
+            raise KvsimError(f"{path}: row {bad[0] + 1}: {column} is {shown}, not a number")
         low = np.flatnonzero(values <= 0 if column in times else values < 0)
         if len(low):
             least = "above 0" if column in times else "0 or more"

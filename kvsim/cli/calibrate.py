@@ -19,8 +19,9 @@ from kvsim.calibrate.evaluate import (
 )
 from kvsim.calibrate.evaluate_beyond import BEYOND, beyond_range
 from kvsim.calibrate.fit import fit_gpu, gpus_of
-from kvsim.calibrate.rows import Rows, operations
+from kvsim.calibrate.rows import Rows
 from kvsim.calibrate.tables import read_tables
+from kvsim.calibrate.units import checked_operations
 from kvsim.cli import collector
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
@@ -127,7 +128,7 @@ def _of_gpu(given: Calibration, name: str, file: Path) -> Calibration:
 
 
 def _rows(tables: Sequence[Path], gpu: str | None) -> Rows:
-    rows = operations(read_tables(tables), gpu)
+    rows = checked_operations(read_tables(tables), gpu)
     if not rows:
         raise KvsimError(f"--gpu {gpu}: the tables have no rows of it that kvsim models")
     return rows

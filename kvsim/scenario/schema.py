@@ -24,9 +24,11 @@ from pydantic import (
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
+from kvsim.gpu.cost.calibration import Calibration
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.quantization import served_as
 from kvsim.rules import rules_for
+from kvsim.scenario.calibration import digest, read_calibration
 from kvsim.scenario.defaults import as_field_error, filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section
 from kvsim.scenario.measuring import RecordSection, SloSection
@@ -80,6 +82,13 @@ def _model(value: str, info: ValidationInfo) -> str:
     return value if path else name
 
 
+def _calibration(value: str, info: ValidationInfo) -> str:
+    """A calibration file of the scenario's GPU."""
+    if "gpu" in info.data:  # else another error will be told
+        read_calibration(value, _folder(info), info.data["gpu"])
+    return value
+
+
 Text = Annotated[str, Field(min_length=1, max_length=500)]
 
 
@@ -99,6 +108,8 @@ class Scenario(Section):
     model: Annotated[Text, AfterValidator(_model)]
     model_sha256: Annotated[str | None, Field(validate_default=True)] = None
     gpu: Annotated[Text, AfterValidator(_gpu)]
+    calibration: Annotated[Text, AfterValidator(_calibration)] | None = None
+    calibration_sha256: Annotated[str | None, Field(validate_default=True)] = None
     horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
     warm_up: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
     workload: Annotated[Any, BeforeValidator(workload_section)]
@@ -146,6 +157,21 @@ class Scenario(Section):
             raise ValueError(f"{path} holds another model, with {digest}")
         return digest
 
+    @field_validator("calibration_sha256")
+    @classmethod
+    def _pin_calibration(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if "calibration" not in info.data:
+            return value  # another error will be told
+        name = info.data["calibration"]
+        if name is None:
+            if value is not None:
+                raise ValueError("goes with a calibration; leave it out")
+            return None
+        found = digest(name, _folder(info))
+        if value not in (None, found):
+            raise ValueError(f"{name} holds another calibration, with {found}")
+        return found
+
     @field_validator("warm_up")
     @classmethod
     def _check_warm_up(cls, value: float, info: ValidationInfo) -> float:
@@ -188,6 +214,16 @@ class Scenario(Section):
         """The model's shape, with the engine's dtype and quantization."""
         shape = catalog.model(catalog.config_file(self.model, self._folder) or self.model)
         return served_as(shape, self.vllm_version, self.engine.quantization, self.engine.dtype)
+
+    @property
+    def step_calibration(self) -> Calibration | None:
+        """Numbers of the step times, where the scenario names a file of them."""
+        return read_calibration(self.calibration, self._folder, self.gpu) if self.calibration else None
+
+    def _pinned_calibration(self) -> dict[str, str | None]:
+        if not self.calibration:
+            return {}
+        return {"calibration": self.calibration, "calibration_sha256": self.calibration_sha256}
 
     @property
     def limits(self) -> dict[str, float]:
@@ -236,6 +272,7 @@ class Scenario(Section):
             "model": self.model,
             **({"model_sha256": self.model_sha256} if self.model_sha256 else {}),
             "gpu": self.gpu,
+            **self._pinned_calibration(),
             "engine": self.engine.model_dump(),
             "workload": {"type": type_name(self.workload), **_plain(dataclasses.asdict(self.workload))},
             "cluster": self.cluster.model_dump(),
@@ -253,13 +290,14 @@ class Scenario(Section):
     def scenario_hash(self) -> str:
         """SHA-256 (hex) over the canonical JSON of `resolved`.
 
-        A trace and a config.json count by their content, not by where they lie; what is recorded
-        beside the requests does not count, since it changes nothing else.
+        A trace, a config.json and a calibration count by their content, not by where they lie; what is
+        recorded beside the requests does not count, since it changes nothing else.
         """
         values = self.resolved()
         values.pop("record")
         if self.model_sha256:
             values.pop("model")
+        values.pop("calibration", None)
         values["workload"].pop("path", None)
         if values["workload"]["max_concurrency"] is None:  # a later key; without it a scenario is what it was
             values["workload"].pop("max_concurrency")

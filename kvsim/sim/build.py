@@ -10,6 +10,7 @@ from kvsim.engine.core import EngineCore
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import CUDA_GRAPH_TOKENS, StepCost
+from kvsim.gpu.cost.calibration import Calibration
 from kvsim.gpu.memory import KVCacheOptions, KVCachePlan, KVCacheTooSmallError, plan_for_model
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.startup import estimate_available
@@ -63,6 +64,8 @@ class Scenario(Protocol):
     def model_spec(self) -> ModelSpec: ...
     @property
     def gpu(self) -> str: ...
+    @property
+    def step_calibration(self) -> Calibration | None: ...
     @property
     def engine(self) -> Any: ...
     @property
@@ -183,6 +186,7 @@ def step_cost(scenario: Scenario, model: ModelSpec) -> StepCost:
         pipeline_parallel_size=engine.pipeline_parallel_size,
         kv_cache_dtype=engine.kv_cache_dtype,
         async_scheduling=engine.async_scheduling,
+        calibration=scenario.step_calibration,
         cuda_graph_tokens=min(2 * engine.max_num_seqs, CUDA_GRAPH_TOKENS),
     )
 

@@ -178,6 +178,20 @@ def step_cost(bench: Bench) -> list[Row]:
     return rows
 
 
+def price(bench: Bench) -> list[Row]:
+    """One call of the cost model from compiled code, a dense model at batch 128."""
+    load = {"requests": 128, "context": 2000, "calls": bench.requests(200_000)}
+    took = bench.turns(
+        decode=lambda: bench.kvsim.worker("price", first=1, **load),
+        mixed=lambda: bench.kvsim.worker("price", first=512, **load),
+    )
+    figures = {"decode": "128 decodes", "mixed": "127 decodes beside a prefill chunk"}
+    return [
+        least("price", figures[which], said(each, "us"), "us/step", "<= 0.3" if which == "decode" else "")
+        for which, each in took.items()
+    ]
+
+
 POOLS = (100_000, 27_656)  # usable blocks
 
 
@@ -269,6 +283,7 @@ JOBS: dict[str, Job] = {
     "one-replica-30": one_replica(30),
     "all-waiting": all_waiting,
     "step-cost": step_cost,
+    "price": price,
     "pool": pool,
     "hashing": hashing,
     "memory": memory,

@@ -10,10 +10,21 @@ from kvsim.gpu.cost.step import ATTENTION_DTYPE, FULL, WINDOW, attention_rows
 from kvsim.gpu.layers import kv_dtype_bytes, kv_heads_per_gpu
 from kvsim.gpu.model import ModelSpec
 
+LARGEST_HEAD = 256  # other kernels beyond
 
-def attention_sets(calibration: Calibration, kv_dtype: str, window: int) -> tuple[ValueSet, ValueSet]:
+
+def kernel_family(head_dim: float, window: float) -> str:
+    """What value sets of attention are named by: "", "_window" or "_large" (heads)."""
+    if window:
+        return "_window"
+    return "_large" if head_dim > LARGEST_HEAD else ""
+
+
+def attention_sets(
+    calibration: Calibration, kv_dtype: str, shape: AttentionShape
+) -> tuple[ValueSet, ValueSet]:
     """Prefill and decode numbers for a KV dtype ("bfloat16" or "fp8"); where fp8 has none, bfloat16's."""
-    suffix = "_window" if window else ""
+    suffix = kernel_family(shape.head_dim, shape.window)
     found = []
     for operation in ("attention_prefill", "attention_decode"):
         choices = [
@@ -73,8 +84,9 @@ def _meet(record: NDArray[np.void], p: Parameters, shape: AttentionShape, device
     at = np.log2(body / BODY[0]) * 2
     places = np.arange(len(BODY))
     prefill = [np.interp(x, places, row) for x, row in zip(at, record["prefill"][0], strict=True)]
+    least = np.minimum.accumulate(prefill[::-1])[::-1]  # never falls with the number of sequences
     first = record["decode"][0][:, 0]
-    record["decode"][0][:, 0] = 0.5 * (first + np.minimum(first, prefill))
+    record["decode"][0][:, 0] = 0.5 * (first + np.minimum(first, least))
 
 
 def equal_batches(
@@ -135,4 +147,4 @@ def _latent_shape(model: ModelSpec, queries: float, size: int) -> AttentionShape
     """
     latent = model.kv_lora_rank + model.qk_rope_head_dim
     own = model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim
-    return AttentionShape(queries, 1, latent, latent * size, 2 * queries * own)
+    return AttentionShape(queries, 1, 0, latent * size, 2 * queries * own)

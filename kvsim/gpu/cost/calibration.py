@@ -34,6 +34,8 @@ OPERATIONS: dict[str, Spec] = {
     "attention_decode": forms.DECODE_PARAMETERS,
     "attention_prefill_window": forms.PREFILL_PARAMETERS | forms.MIXED_PARAMETERS,
     "attention_decode_window": forms.DECODE_PARAMETERS,
+    "attention_prefill_large": forms.PREFILL_PARAMETERS | forms.MIXED_PARAMETERS,
+    "attention_decode_large": forms.DECODE_PARAMETERS,
     "attention_encoder": forms.ENCODER_PARAMETERS,
     "gemm": forms.GEMM_PARAMETERS,
     "small": forms.SMALL_PARAMETERS,

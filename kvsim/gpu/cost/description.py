@@ -9,6 +9,8 @@ _WORDS = {
     "attention_decode": "attention decode",
     "attention_prefill_window": "window attention prefill",
     "attention_decode_window": "window attention decode",
+    "attention_prefill_large": "large-head attention prefill",
+    "attention_decode_large": "large-head attention decode",
     "attention_encoder": "vision attention",
     "gemm": "linear layers",
     "small": "small kernels",

@@ -37,7 +37,7 @@ class Device:
 class AttentionShape:
     """Attention of one layer on one GPU.
 
-    n_q, n_kv: heads on this GPU. head_dim: of a query head (names the residual table).
+    n_q, n_kv: heads on this GPU. head_dim: of a query head, 0 for latent attention.
     kv_bytes: of one token's K and V. flops_per_pair: of one (query, key) pair over all heads.
     window: tokens that a query sees, 0 for all. Fits put arrays in, one entry a measurement.
     """

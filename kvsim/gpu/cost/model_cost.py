@@ -41,7 +41,7 @@ class StepCost:
     kv_cache_dtype: str = "auto"
     async_scheduling: bool = True
     cuda_graph_tokens: int = CUDA_GRAPH_TOKENS
-    calibration: Calibration = field(default=None, repr=False)  # type: ignore[assignment]
+    calibration: Calibration | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         model = self.model
@@ -64,8 +64,10 @@ class StepCost:
             known = ", ".join(DTYPE_BYTES)
             raise KvsimError(f"dtype: {model.dtype!r} of {model.name} is not modelled; one of {known}")
         kv_dtype_bytes(self.kv_cache_dtype, model.dtype)
-        if self.calibration is None:
-            object.__setattr__(self, "calibration", calibration(self.gpu.name))
+
+    @cached_property
+    def _known(self) -> Calibration:
+        return self.calibration or calibration(self.gpu.name)
 
     @cached_property
     def parameters(self) -> NDArray[np.void]:
@@ -78,7 +80,7 @@ class StepCost:
             record["images"][0] = 1e-6 * rising(self._image_us(self.model.vision))
         for kind, (layers, shape) in self._attention_shapes.items():
             if layers:
-                prefill, decode = attention_sets(self.calibration, self._kv_dtype, shape.window)
+                prefill, decode = attention_sets(self._known, self._kv_dtype, shape)
                 record["attention"][0, kind] = attention_record(prefill, decode, shape, self.device, layers)[
                     0
                 ]
@@ -103,19 +105,19 @@ class StepCost:
     @cached_property
     def used(self) -> dict[str, ValueSet]:
         """The value sets that this model's steps take, by ``operation/dtype``."""
-        known = self.calibration.values
+        known = self._known.values
         found = [self._linear.values, self._plain.values, known["small/bfloat16"], known["sampler/bfloat16"]]
         for _, (layers, shape) in self._attention_shapes.items():
             if layers:
-                found += attention_sets(self.calibration, self._kv_dtype, shape.window)
+                found += attention_sets(self._known, self._kv_dtype, shape)
         if self.model.num_moe_layers:
-            found.append(self.calibration.get("moe"))
+            found.append(self._known.get("moe"))
         if self.tensor_parallel_size > 1:
-            found += [self.calibration.get(f"all_reduce_{kind}") for kind in ("custom", "nccl")]
+            found += [self._known.get(f"all_reduce_{kind}") for kind in ("custom", "nccl")]
         if self.pipeline_parallel_size > 1:
-            found.append(self.calibration.get("send"))
+            found.append(self._known.get("send"))
         if self.model.vision:
-            found.append(self.calibration.get("attention_encoder"))
+            found.append(self._known.get("attention_encoder"))
         return {key: values for key, values in known.items() if any(values is each for each in found)}
 
     def _assumed(self) -> list[str]:
@@ -135,7 +137,7 @@ class StepCost:
 
     def frontend_seconds(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """From a request's arrival until the engine sees it: HTTP and tokeniser."""
-        p = self.calibration.get("engine", "host").parameters
+        p = self._known.get("engine", "host").parameters
         return 1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"])
 
     @property
@@ -148,19 +150,19 @@ class StepCost:
 
     @cached_property
     def _linear(self) -> Arithmetic:
-        return Arithmetic.of(self.model.quantization, self.model.dtype, self.calibration, self.device)
+        return Arithmetic.of(self.model.quantization, self.model.dtype, self._known, self.device)
 
     @cached_property
     def _plain(self) -> Arithmetic:
         """For weights that are never quantised."""
-        return Arithmetic.of(None, self.model.dtype, self.calibration, self.device)
+        return Arithmetic.of(None, self.model.dtype, self._known, self.device)
 
     @property
     def _full_bytes(self) -> int:
         return DTYPE_BYTES[self.model.dtype]
 
     def _token_us(self) -> NDArray[np.float64]:
-        model, ranks, gpu, known = self.model, self.tensor_parallel_size, self.device, self.calibration
+        model, ranks, gpu, known = self.model, self.tensor_parallel_size, self.device, self._known
         engine = known.get("engine", "host").parameters
         total = np.full(len(TOKENS), engine["step"] + (ranks - 1) * engine["step_per_rank"])
         if not self.async_scheduling:
@@ -181,7 +183,7 @@ class StepCost:
 
     def _request_us(self) -> NDArray[np.float64]:
         """LM head and sampler; vLLM computes logits of every request of the batch, prefill chunks too."""
-        model, known = self.model, self.calibration
+        model, known = self.model, self._known
         columns = model.vocab_size / self.tensor_parallel_size
         head = linear.gemm_curve(self._plain, self.device, columns, model.hidden_size)
         sampler = known.get("sampler").parameters
@@ -203,7 +205,7 @@ class StepCost:
             (hidden, vision.intermediate_size / ranks),
         ):
             layer += linear.gemm_curve(plain, gpu, columns, inner, patches)
-        values = self.calibration.get("attention_encoder")
+        values = self._known.get("attention_encoder")
         length = np.minimum(patches, ENCODER_SPAN)
         heads = max(vision.num_heads / ranks, 1.0)
         layer += encoder_time(
