@@ -105,7 +105,7 @@ MEANINGS = {
     "scheduling_policy": "first come first served, or by the requests' priority",
     "async_scheduling": "schedule a step ahead; on where the release can",
     "watermark": "share of the blocks kept free at admission (0.33)",
-    "scheduler_reserve_full_isl": "admit a prompt only if all of it fits (0.33)",
+    "scheduler_reserve_full_isl": "admit a prompt only if all of it fits; on in 0.33, came with 0.19",
     "disable_hybrid_kv_cache_manager": "window layers are stored as full attention",
     "encoder_compute_budget": "picture tokens encoded in a step; by model and batch",
     "encoder_cache_size": "picture tokens kept encoded; by model and batch",

@@ -141,7 +141,7 @@ def _scalars(config: EngineConfig) -> NDArray[np.void]:
     ):
         s[name] = getattr(config, name)
     s["policy"] = PRIORITY if config.scheduling_policy == "priority" else FCFS
-    s["full_sequence_must_fit"] = config.scheduler_reserve_full_isl and rules.full_sequence_gate
+    s["full_sequence_must_fit"] = config.full_sequence_must_fit
     s["max_loras"] = config.max_loras or 0
     s["num_spec_tokens"] = config.num_speculative_tokens
     s["encoder_shift"] = 1 if config.spec_method == "eagle" else 0

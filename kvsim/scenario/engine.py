@@ -74,7 +74,7 @@ class EngineSection(Section):
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool | None = None
     watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    scheduler_reserve_full_isl: bool = True
+    scheduler_reserve_full_isl: bool | None = None
     disable_hybrid_kv_cache_manager: bool = False
     encoder_compute_budget: Batch | None = None
     encoder_cache_size: Batch | None = None

@@ -10,19 +10,31 @@ from kvsim.validate.scenarios import RowScenario
 
 @dataclass(frozen=True)
 class Prediction:
-    """A row with what kvsim says of it. predicted: keys as in `ServingRow.measured`; empty with an `error`."""
+    """A row with what kvsim says of it; predicted: ms, and tokens and requests a second; or an `error`.
+
+    A closed loop begins with a wave: all its first requests at once, whose prompts queue. tpot is of the
+    requests after it. ttft is of all requests, since a client that reports a mean reports it of all;
+    ttft_later of those after the wave.
+    """
 
     made: RowScenario
     predicted: dict[str, float]
     error: str = ""
 
     @property
+    def measured(self) -> dict[str, float]:
+        """What the row gives, under the same names."""
+        measured = self.made.row.measured
+        if self.made.first_wave and "ttft" in measured:
+            measured["ttft_later"] = measured["ttft"]
+        return measured
+
+    @property
     def errors(self) -> dict[str, float]:
         """Relative errors, signed, percent."""
-        measured = self.made.row.measured
         return {
             name: 100.0 * (self.predicted[name] / value - 1.0)
-            for name, value in measured.items()
+            for name, value in self.measured.items()
             if name in self.predicted
         }
 
@@ -33,23 +45,31 @@ def predict(made: RowScenario) -> Prediction:
         result = made.scenario.run()
     except KvsimError as error:
         return Prediction(made, {}, str(error))
-    metrics = result.metrics
-    figures = means(result.requests.iloc[made.first_wave :])
-    if not figures:
+    requests = result.requests
+    later = _finished(requests.iloc[made.first_wave :])
+    if not len(later):
         return Prediction(made, {}, "no request was finished")
-    if "tpot_mean_ms" not in made.row.values and "tpot_derived_ms" in made.row.values:
-        tokens = figures.pop("output")
-        figures["tpot"] = (figures["e2e"] - figures["ttft"]) / (tokens - 1.0)  # as the source derives it
-    figures.pop("output", None)
-    figures["tokens"] = metrics["generation_tokens_per_second"]
-    figures["requests"] = metrics["requests_per_second"]
+    derived = "tpot_mean_ms" not in made.row.values
+    figures = {
+        "ttft": _mean_ms(_finished(requests).ttft),
+        "tpot": _derived_tpot(later) if derived else _mean_ms(later.tpot),
+        "e2e": _mean_ms(later.e2e),
+        "tokens": result.metrics["generation_tokens_per_second"],
+        "requests": result.metrics["requests_per_second"],
+    }
+    if made.first_wave:
+        figures["ttft_later"] = _mean_ms(later.ttft)
     return Prediction(made, figures)
 
 
-def means(requests: pd.DataFrame) -> dict[str, float]:
-    """Means over finished requests: ttft, tpot, e2e in ms, output in tokens; empty if none finished."""
-    done = requests[requests.status == "finished"]
-    if not len(done):
-        return {}
-    figures = {name: 1e3 * float(done[name].mean()) for name in ("ttft", "tpot", "e2e")}
-    return figures | {"output": float(done.num_output_tokens.mean())}
+def _finished(requests: pd.DataFrame) -> pd.DataFrame:
+    return requests[requests.status == "finished"]
+
+
+def _mean_ms(seconds: pd.Series) -> float:
+    return 1e3 * float(seconds.mean())
+
+
+def _derived_tpot(requests: pd.DataFrame) -> float:
+    """As sources derive it that give no TPOT of their own."""
+    return _mean_ms(requests.e2e - requests.ttft) / (float(requests.num_output_tokens.mean()) - 1.0)

@@ -138,7 +138,7 @@ class StepCost:
     def frontend_seconds(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """From a request's arrival until the engine sees it: HTTP and tokeniser."""
         p = self._known.get("engine", "host").parameters
-        return 1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"])
+        return np.asarray(1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"]), np.float64)
 
     @property
     def _kv_dtype(self) -> str:
