@@ -334,11 +334,13 @@ def gpus(as_json: AsJson = False) -> None:
 @app.command()
 def validate(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Measured runs, or one run's requests; CSV.", show_default=False)
+        Path,
+        typer.Argument(metavar="FILE", help="Measured runs, or one run's requests; CSV.", show_default=False),
     ],
     gpu: Annotated[str | None, typer.Option(metavar="GPU", help="Only rows of this GPU.")] = None,
     rows: Annotated[
-        str | None, typer.Option(metavar="ROWS", help="Only these rows: numbers, ranges, ids; 1,4-9,fae422ae.")
+        str | None,
+        typer.Option(metavar="ROWS", help="Only these rows: numbers, ranges, ids; 1,4-9,fae422ae."),
     ] = None,
     scenario: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What served the requests of one run.")
@@ -349,7 +351,9 @@ def validate(
     overrides: Overrides = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Picture of one run over time: .png, .svg, .pdf."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Picture of one run over time: .png, .svg, .pdf."
+        ),
     ] = None,
     fit: Annotated[
         bool, typer.Option("--fit", help="Also fit host times on the rows, with held-out errors.")

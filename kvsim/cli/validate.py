@@ -51,9 +51,7 @@ def validate_command(
         for name, value in (("scenario", scenario), ("trace", trace), ("set", overrides), ("o", output)):
             if value:
                 dashes = "-" if len(name) == 1 else "--"
-                raise KvsimError(
-                    f"{dashes}{name}: only for a file of single requests, which {file} is not"
-                )
+                raise KvsimError(f"{dashes}{name}: only for a file of single requests, which {file} is not")
         _validate_rows(file, gpu, rows, fit=fit, as_json=as_json)
         return
     for name, given in (("gpu", gpu), ("rows", rows), ("fit", fit)):
@@ -192,6 +190,9 @@ def _replay_json(result: Replay) -> dict[str, Any]:
     return {
         "latencies_s": _plain(result.table()),
         "num_preemptions": result.num_preemptions,
-        "num_preemptions_measured_at_least": None if fewest is None else int(fewest.iloc[-1]),
+        "waiting_rises": {
+            "measured": None if fewest is None else int(fewest.iloc[-1]),
+            "simulated": int(result.fewest_preemptions.iloc[-1]),
+        },
         **result.errors(),
     }

@@ -313,7 +313,8 @@ class Scheduler:
         output index, cycled.
         """
         row = self.kv_cache_manager.new_row(request_id, content, block_hashes)
-        row["arrival_time"], row["priority"], row["lora"] = arrival_time, priority, lora
+        row["arrival_time"] = row["queued_time"] = arrival_time
+        row["priority"], row["lora"] = priority, lora
         row["max_tokens"], row["stop_at"] = max_tokens, stop_at
         row["skip_reading_prefix_cache"] = skip_reading_prefix_cache
         row["num_features"], row["accept_len"] = len(content.features), len(accept)
@@ -569,9 +570,9 @@ class EngineCore(Scheduler):
         """Iterate from `now` until `until`, letting in the arrivals number `first` and on at their times.
 
         No other event may reach the engine before `until` (seconds); it iterates beyond until all arrivals
-        are in, or have been sent by a client with limited concurrency. Returns the time reached, the number of the next
-        arrival to come, and why: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED after `most_steps`
-        iterations, or earlier for ended requests, steps or the log to be taken.
+        are in, or have been sent by a client with limited concurrency. Returns the time reached, the number
+        of the next arrival to come, and why: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED after
+        `most_steps` iterations, or earlier for ended requests, steps or the log to be taken.
         """
         while True:
             now, first, why = advance(

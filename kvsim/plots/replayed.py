@@ -32,8 +32,8 @@ def draw_replay(replay: Replay, of: str) -> Figure:
         axes[3].set_xlim(0, max(last, last if measured is None else float(measured.t.max())))
         axes[3].set_xlabel("time, s", fontsize=style.SIZE)
         figure.align_ylabels(axes)
-        handles, labels = axes[0].get_legend_handles_labels()
-        style.key_below(figure, axes[3], handles, labels, columns=2, handlelength=3)
+        handles, labels = axes[3].get_legend_handles_labels()
+        style.key_below(figure, axes[3], handles, labels, columns=3, handlelength=3)
         figures = replay.errors()
         style.set_title(
             axes[0],
@@ -48,12 +48,13 @@ def _preemptions(ax: Axes, replay: Replay) -> None:
     fewest = replay.measured.fewest_preemptions
     if fewest is not None and replay.measured.series is not None:
         _line(ax, replay.measured.series.t, fewest, _MEASURED)
-        total, at_least = replay.num_preemptions, int(fewest.iloc[-1])
-        text = f"measured: rises of the waiting counter after the last arrival, at least {at_least}"
+        _line(ax, replay.series.t, replay.fewest_preemptions, "simulated, read as the measured one", 2)
+        counts = f"{int(fewest.iloc[-1])} and {int(replay.fewest_preemptions.iloc[-1])}"
         ax.text(
             0.01,
             0.97,
-            f"{text}; simulated: all, {total}",
+            f"rises of the waiting counter once all have arrived, measured and simulated: {counts};\n"
+            f"all preemptions that were simulated: {replay.num_preemptions}",
             transform=ax.transAxes,
             va="top",
             fontsize=style.SMALL,
@@ -61,9 +62,9 @@ def _preemptions(ax: Axes, replay: Replay) -> None:
         )
     _line(ax, replay.steps.start_time, replay.steps.num_preempted.cumsum(), _SIMULATED)
     style.finish(ax, "", "preemptions\nso far")
-    ax.set_ylim(0, max(ax.get_ylim()[1] * 1.25, 1))
+    ax.set_ylim(0, max(ax.get_ylim()[1] * 1.45, 1))
 
 
-def _line(ax: Axes, times: pd.Series, values: pd.Series, name: str) -> None:
-    look = style.line_style(0 if name == _MEASURED else 1)
+def _line(ax: Axes, times: pd.Series, values: pd.Series, name: str, index: int | None = None) -> None:
+    look = style.line_style(index if index is not None else int(name == _SIMULATED))
     ax.plot(times.to_numpy(float), values.to_numpy(float), label=name, drawstyle="steps-post", **look)

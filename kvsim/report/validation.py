@@ -1,6 +1,7 @@
 """Predicted beside measured, for people."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def print_rows(rows: pd.DataFrame, out: Console) -> None:
             out.print()
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Mapping[Any, Any]) -> list[str]:
     name = row["model"].rsplit("/", 1)[-1]
     lengths = f"{row['input']:,.0f}/{row['output']:,.0f}"
     cells = [str(row["row"]), row["id"], _short(name, 30), row["gpu"], str(row["tp"]), _load(row), lengths]
@@ -48,7 +49,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [*cells, _figure(row["ttft_later_predicted"]), row["error"]]
 
 
-def _load(row: dict[str, Any]) -> str:
+def _load(row: Mapping[Any, Any]) -> str:
     at_once, rate = row["concurrency"], row["rate"]
     words = [f"{at_once:.0f} at once"] if at_once and not np.isnan(at_once) else []
     return ", ".join([*words, *([f"{rate:g}/s"] if rate and not np.isnan(rate) else [])])
@@ -73,12 +74,7 @@ def print_summary(lines: pd.DataFrame, out: Console) -> None:
 
 def print_filled(rows: pd.DataFrame, out: Console) -> None:
     """Which flags the rows leave open and what was taken for them: vLLM's defaults."""
-    counts = Counter(
-        f"{flag} {value}"
-        for filled in rows["filled"]
-        for flag, value in filled.items()
-        if flag != "vllm_version"
-    )
+    counts = Counter(f"{flag} {value}" for filled in rows["filled"] for flag, value in filled.items())
     rules = Counter(rows["vllm_rules"])
     under = ", ".join(f"{version}: {count:,} rows" for version, count in sorted(rules.items()))
     out.print(f"Rules of vLLM {under} (no version, or one below 0.25: 0.16).")
@@ -134,7 +130,10 @@ def print_replay(replay: Replay, out: Console) -> None:
     ]
     out.print(table(["latency, ms", "of requests", ">measured", ">predicted", ">error, %"], cells))
     fewest = replay.measured.fewest_preemptions
-    seen = f"; measured: at least {fewest.iloc[-1]:.0f}" if fewest is not None else ""
+    seen = ""
+    if fewest is not None:
+        alike = f"{replay.fewest_preemptions.iloc[-1]:.0f}"
+        seen = f"; rises of the waiting counter once all have arrived: {fewest.iloc[-1]:.0f} measured, {alike} simulated"
     out.print(f"Preemptions: {replay.num_preemptions:,} simulated{seen}")
     f = replay.errors()
     worst = float(replay.table().error.abs().max())

@@ -66,7 +66,7 @@ class RequestLog:
         self.update(numbers, rows)
 
     def take_back(self, number: int) -> None:
-        """Forget the rows from this number on: their requests never went out. They must be live or refused."""
+        """Forget the rows from this number on, live or refused: their requests never went out."""
         for index in [index for index in self._chunks if (index + 1) * self._chunk_rows > number]:
             chunk, keep = self._chunks[index], max(number - index * self._chunk_rows, 0)
             gone = [at for at in chunk.refusals if at >= keep]

@@ -36,6 +36,7 @@ for _code, _status, _reason in _ENDS:
     _STATUS[_code], _REASON[_code] = _status, ROW_REASONS.index(_reason)
 _SAME_FIELDS = (
     "arrival_time",
+    "queued_time",
     "first_scheduled_time",
     "first_token_time",
     "finish_time",

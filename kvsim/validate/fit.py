@@ -113,7 +113,7 @@ def _rows(predictions: Sequence[Prediction]) -> pd.DataFrame:
 def _fit(rows: pd.DataFrame) -> HostTimes:
     step, per_rank = min(
         product(_STEP, _STEP_PER_RANK),
-        key=lambda pair: (_mape(HostTimes(*pair, 0.0).tpot(rows), rows.tpot), pair),
+        key=lambda pair: (_mape(HostTimes(pair[0], pair[1], 0.0).tpot(rows), rows.tpot), pair),
     )
     frontend = min(_FRONTEND, key=lambda ms: (_mape(HostTimes(0.0, 0.0, ms).ttft(rows), rows.ttft), ms))
     return HostTimes(float(step), float(per_rank), float(frontend))

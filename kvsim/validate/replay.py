@@ -80,6 +80,12 @@ class Replay:
     series: pd.DataFrame
     num_preemptions: int
 
+    @property
+    def fewest_preemptions(self) -> pd.Series:
+        """As `MeasuredRun.fewest_preemptions`, of the simulated counters."""
+        after = float(self.measured.requests.queued_s.max())
+        return waiting_rises(self.series.t, self.series.waiting, after)
+
     def table(self) -> pd.DataFrame:
         """A line for the mean and the median of each latency: measured, predicted, s; error, percent."""
         lines = []
@@ -124,7 +130,7 @@ def read_run(path: Path) -> MeasuredRun:
 
 def _table(path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = ()) -> pd.DataFrame:
     try:
-        frame = pd.read_csv(path, dtype={column: str for column in texts})
+        frame = pd.read_csv(path, dtype=dict.fromkeys(texts, str))
     except FileNotFoundError:
         raise KvsimError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
@@ -170,11 +176,12 @@ class MeasuredWorkload:
         prompts = self._prompts(seed) if self.trace else None
         outputs = token_streams(stream_key(seed, "output"), 0, len(rows))
         own = token_streams(stream_key(seed, "suffix"), 0, len(rows))
-        for i, row in enumerate(rows.itertuples()):
-            name, num_output = str(row.request_id), int(row.output_toks)
-            prompt = prompts[name] if prompts else segments((int(own[i]), 0, int(row.input_toks)))
+        lengths = rows[["input_toks", "output_toks"]].to_numpy(np.int64).tolist()
+        for i, (name, time) in enumerate(zip(rows.request_id, rows.queued_s.to_numpy(float), strict=True)):
+            num_input, num_output = lengths[i]
+            prompt = prompts[name] if prompts else segments((int(own[i]), 0, num_input))
             output = segments((int(outputs[i]), 0, num_output))
-            yield Request(name, float(row.queued_s), prompt, output, num_output)
+            yield Request(name, float(time), prompt, output, num_output)
 
     def _prompts(self, seed: int) -> dict[str, NDArray[np.uint64]]:
         """Prompts by request id: the trace has the rows of the file in the file's order."""
@@ -246,9 +253,10 @@ def without_frontend(cost: StepCost) -> StepCost:
 
 
 def sampled(steps: pd.DataFrame, times: NDArray[np.float64] | None) -> pd.DataFrame:
-    """The engine's counters at times (seconds; None: every second), as of the latest step by then."""
-    if times is None:
-        times = np.arange(1.0, math.ceil(steps.end_time.max()) + 1.0)
+    """The engine's counters at times (seconds), then every second to the end; of the latest step by then."""
+    begun = 0.0 if times is None or not len(times) else float(times[-1])
+    further = np.arange(begun + 1.0, math.ceil(steps.end_time.max()) + 1.0)
+    times = further if times is None else np.concatenate([times, further])
     at = np.searchsorted(steps.start_time.to_numpy(float), times, side="right") - 1
     known = (at >= 0) & (times <= float(steps.end_time.max()))
     rows = steps.iloc[np.maximum(at, 0)]

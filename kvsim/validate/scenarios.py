@@ -54,6 +54,11 @@ def row_scenario(row: ServingRow, seed: int = 0) -> RowScenario:
     """Raises KvsimError naming the row for a setting that cannot be."""
     engine = {flag: row.get(column) for column, flag in _FLAGS.items() if row.get(column) is not None}
     engine["tensor_parallel_size"] = row.values["tp"]
+    assumed = {}
+    if "num_gpu_blocks_override" in engine and len(set(row.spec.layer_types or ())) > 1:
+        # Tables count blocks of 16 tokens in all layers: with a block for each kind of layer there
+        # would be as many times more of them in the same memory.
+        assumed["disable_hybrid_kv_cache_manager"] = True
     if row.get("kv_dtype"):
         engine["kv_cache_dtype"] = row.get("kv_dtype")
     values = {
@@ -62,7 +67,7 @@ def row_scenario(row: ServingRow, seed: int = 0) -> RowScenario:
         "vllm_version": rules_of(row.get("engine_version")),
         "model": row.model,
         "gpu": row.gpu,
-        "engine": engine,
+        "engine": engine | assumed,
         "workload": _workload(row),
     }
     try:
@@ -73,9 +78,7 @@ def row_scenario(row: ServingRow, seed: int = 0) -> RowScenario:
     stated = {*engine, "tensor_parallel_size"}
     made = scenario.engine.model_dump(exclude_none=True)
     shown = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "async_scheduling")
-    filled = {"vllm_version": scenario.vllm_version} | {
-        flag: made[flag] for flag in shown if flag not in stated and flag in made
-    }
+    filled = {flag: made[flag] for flag in shown if flag not in stated and flag in made} | assumed
     return RowScenario(row, scenario, filled, row.concurrency or 0)
 
 
