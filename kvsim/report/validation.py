@@ -11,7 +11,7 @@ from rich.console import Console
 from kvsim.report.tables import table
 from kvsim.validate.fit import HostFit, error_table
 from kvsim.validate.replay import Replay
-from kvsim.validate.rows import CLASSES, DENSE
+from kvsim.validate.rows import CLASSES
 from kvsim.validate.score import figures, main_class
 
 METRIC_WORDS = {
@@ -35,7 +35,7 @@ def print_rows(rows: pd.DataFrame, out: Console) -> None:
     for kind in CLASSES:
         part = rows[rows["class"] == kind]
         if len(part):
-            out.print(f"{kind}: {len(part):,} rows")
+            out.print(f"{kind}: {_rows(len(part))}")
             out.print(table(columns, [_cells(row) for row in part.to_dict("records")]))
             out.print()
 
@@ -97,8 +97,12 @@ def total_line(rows: pd.DataFrame) -> str:
         f = figures(part[f"{metric}_error"].dropna().to_numpy(float))
         words.append(f"{METRIC_WORDS[metric]} MAPE {f['mape']:.1f} %, median {f['median']:.1f} %")
     rest = len(rows) - len(part)
-    apart = f"; {rest:,} rows of other classes apart" if rest else ""
-    return f"total: {len(part):,} rows {kind if kind != DENSE else DENSE}, {', '.join(words)}{apart}"
+    apart = f"; {_rows(rest)} of other classes apart" if rest else ""
+    return f"total: {_rows(len(part))} {kind}, {', '.join(words)}{apart}"
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" + ("" if count == 1 else "s")
 
 
 def print_fit(fit: HostFit, out: Console) -> None:

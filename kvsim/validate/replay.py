@@ -147,7 +147,7 @@ def _table(path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = ()) -> 
         bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
         if len(bad):
             cell = frame[column].iloc[bad[0]]
-            raise KvsimError(f"{path}: row {bad[0] + 1}: {column} is {cell!r}, not a number from 0")
+            raise KvsimError(f"{path}: row {bad[0] + 1}: {column} is {cell}, not a number from 0")
         frame[column] = values
     return frame
 
