@@ -24,8 +24,9 @@ TINY = [
     "workload.suffix_len={distribution: uniform, min: 20, max: 60}",
     "workload.output_len={distribution: uniform, min: 60, max: 110}",
 ]
-# Utilization decides the pool only where the bytes are not given.
+# Utilization decides the pool only where neither bytes nor blocks are given; the file sweeps the latter.
 SWEPT = {
+    "engine.num_gpu_blocks_override": [None],
     "engine.gpu_memory_utilization": [0.25, 0.3, 0.4, 0.6, 0.8, 0.95],
     "engine.block_size": [16, 64, 256, 1024],
 }
@@ -50,10 +51,12 @@ def sweep_figures() -> dict[str, Figure]:
     swept = kvsim.load_scenario(SCENARIOS / "shared_prefix.yaml", FIXED).sweep(SWEPT, progress=False)
     quickstart = kvsim.load_scenario(SCENARIOS / "quickstart.yaml", ["workload.num_requests=1000"])
     loaded = quickstart.sweep(LOADED, progress=False)
+    sizing = kvsim.load_scenario(SCENARIOS / "qwen3vl_sizing.yaml").sweep(progress=False)
     return {
         "heatmap": swept.plot.heatmap(),
         "lines": swept.plot.lines(x="block_size", y="ttft_p99"),
         "pareto": loaded.plot.pareto(by="rate"),
+        "effects": sizing.plot.effects("kv_cache_size_tokens"),
     }
 
 

@@ -8,6 +8,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsim.errors import KvsimError
     from kvsim.gpu.capacity import CapacityPlan, plan_capacity
     from kvsim.results import RunResult
     from kvsim.scenario import Scenario, load_scenario
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CapacityPlan",
+    "KvsimError",
     "RunResult",
     "Scenario",
     "SweepResult",
@@ -27,6 +29,7 @@ __all__ = [
 
 _HOMES = {
     "CapacityPlan": "kvsim.gpu.capacity",
+    "KvsimError": "kvsim.errors",
     "RunResult": "kvsim.results",
     "Scenario": "kvsim.scenario",
     "SweepResult": "kvsim.sweep",

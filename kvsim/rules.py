@@ -111,6 +111,11 @@ class VllmRules:
     kv_tensor_has_kv_axis: bool
     captures_full_batches: bool
 
+    @property
+    def minor(self) -> int:
+        """33 of 0.33."""
+        return int(self.version.split(".")[1])
+
 
 _RELEASES = {
     "0.33": VllmRules(
@@ -194,6 +199,11 @@ _RELEASES = {
         captures_full_batches=False,
     ),
 }
+
+
+def releases() -> tuple[str, ...]:
+    """Releases that kvsim knows, newest first."""
+    return tuple(_RELEASES)
 
 
 def rules_for(version: str) -> VllmRules:

@@ -19,6 +19,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace one value; may be repeated."),
 ]
+CatalogWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="Only rows with all of this in their name; case and dashes do not matter.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 app = typer.Typer(name="kvsim", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -279,7 +287,7 @@ def capacity(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the sweep, a PNG or SVG.")
+        Path | None, typer.Option(metavar="FILE", help="Also draw the sweep, a PNG, SVG or PDF.")
     ] = None,
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Explain this start-up log; it names the flags.")
@@ -302,33 +310,47 @@ def capacity(
     Prints the lines that vLLM would print, the bridge from the card's memory to tokens, and a range.
     A whole command line may follow after --: kvsim capacity --gpu H100 -- vllm serve MODEL ...
     """
-    from kvsim.cli.capacity import Card, capacity_command, evaluate_command, log_command
+    from kvsim.cli.capacity import Card, Modes, capacity_command, evaluate_command, log_command
 
     card = Card(gpu, gpu_memory_gib, used_by_others_gib, vllm_version, profile)
+    modes = Modes(words or [], card, sweep or [], plot, log, save_profile, evaluate, rows)
+    modes.check()
     if evaluate is not None:
         evaluate_command(evaluate, every=rows, as_json=as_json)
     elif log is not None:
         log_command(log, words or [], card, save_profile, as_json=as_json)
-    elif save_profile is not None:
-        raise typer.BadParameter("wants a --log to read", param_hint="--save-profile")
     else:
         capacity_command(words or [], card, sweep or [], plot, as_json=as_json)
 
 
 @app.command()
-def models(as_json: AsJson = False) -> None:
+def models(words: CatalogWords = None, as_json: AsJson = False) -> None:
     """List the models of the catalog, with sources."""
     from kvsim.cli.catalog import models_command
 
-    models_command(as_json=as_json)
+    models_command(words or [], as_json=as_json)
 
 
 @app.command()
-def gpus(as_json: AsJson = False) -> None:
+def gpus(words: CatalogWords = None, as_json: AsJson = False) -> None:
     """List the GPUs of the catalog, with sources."""
     from kvsim.cli.catalog import gpus_command
 
-    gpus_command(as_json=as_json)
+    gpus_command(words or [], as_json=as_json)
+
+
+@app.command()
+def schema(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of printing it."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The reference page of the docs.")] = False,
+) -> None:
+    """What a scenario file may hold: JSON Schema for editors, or the reference as Markdown."""
+    from kvsim.cli.schema import schema_command
+
+    schema_command(output, markdown=markdown)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from kvsim.cli import collector
 from kvsim.gpu import catalog
 from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.model import ModelSpec
+from kvsim.gpu.model_names import key
 from kvsim.report.tables import console, table
 
 _Row = TypeVar("_Row")
@@ -24,16 +25,23 @@ _GPU_COLUMNS = (
 )
 
 
-def models_command(*, as_json: bool) -> None:
-    """List the models of the catalog."""
-    models = [catalog.model(name) for name in catalog.model_names()]
-    _list(models, _MODEL_COLUMNS, _model_cells, _model_facts, as_json=as_json)
+def models_command(words: Sequence[str], *, as_json: bool) -> None:
+    """List the models of the catalog, or those with all `words` in their name; raises KvsimError for none."""
+    rows = _rows(catalog.model_names(), words, catalog.model)
+    _list(rows, _MODEL_COLUMNS, _model_cells, _model_facts, as_json=as_json)
 
 
-def gpus_command(*, as_json: bool) -> None:
-    """List the GPUs of the catalog."""
-    gpus = [catalog.gpu(name) for name in catalog.gpu_names()]
-    _list(gpus, _GPU_COLUMNS, _gpu_cells, vars, as_json=as_json)
+def gpus_command(words: Sequence[str], *, as_json: bool) -> None:
+    """List the GPUs of the catalog, or those with all `words` in their name; raises KvsimError for none."""
+    rows = _rows(catalog.gpu_names(), words, catalog.gpu)
+    _list(rows, _GPU_COLUMNS, _gpu_cells, vars, as_json=as_json)
+
+
+def _rows(names: list[str], words: Sequence[str], row: Callable[[str], _Row]) -> list[_Row]:
+    """Where no name holds the words, the one row that they mean as `kvsim capacity` would read them."""
+    wanted = [key(word) for word in words]
+    found = [name for name in names if all(word in key(name) for word in wanted)]
+    return [row(name) for name in found or [" ".join(words)]]
 
 
 def _list(

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvsim.gpu.capacity_question import CapacityQuestion, settle
+from kvsim.gpu.config_refusals import config_refusal
+from kvsim.gpu.gpus import gpu_remark
 from kvsim.gpu.memory_extras import MemoryExtra
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction
@@ -14,11 +16,12 @@ from kvsim.gpu.refusals import KVCacheTooSmallError, cannot_fit, check_available
 from kvsim.gpu.releases import Release
 from kvsim.gpu.staged_layout import StagedLayout
 from kvsim.gpu.startup import NotEnoughFreeMemoryError, request_memory
-from kvsim.gpu.ways_out import WayOut, at_free_utilization, fitting, starts, ways_out
+from kvsim.gpu.ways_out import WayOut, at_free_utilization, fitting, longest_allowed, starts, ways_out
 
 __all__ = ["CapacityPlan", "WayOut", "log_lines", "plan_capacity"]
 
 _KEYS = "--gpu-memory-utilization"
+_SWAP_GIB = 4  # default of --swap-space
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,10 @@ class CapacityPlan:
     num_gpu_blocks, kv_cache_size_tokens, max_concurrency: 0 where vLLM refuses to start.
     estimated: whether the tokens rest on a predicted part. tokens_low, tokens_high: range of
     kv_cache_size_tokens that the prediction's measured error leaves; equal where nothing is estimated.
-    observed: parts of the prediction that a profile has set. refusal: vLLM's words, or None.
-    refused: what was short, "free memory" at start, "memory" for the cache, or "length".
+    observed: parts of the prediction that a log has shown. sources: where the parts come from that were not
+    predicted for this server, in words. refusal: vLLM's words, or None.
+    refused: "configuration" for flags that do not go together; or what was short, "free memory" at start,
+    "memory" for the cache, or "length".
     needed, usable: bytes of a request of max_model_len and bytes that it may use, on the stage that is
     short; for "free memory" the bytes that vLLM asks for and those that are free.
     longest: tokens of the longest request that fits. ways_out: filled for a refusal.
@@ -72,6 +77,7 @@ class CapacityPlan:
     longest: int = 0
     ways_out: tuple[WayOut, ...] = ()
     observed: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -124,7 +130,11 @@ def plan_capacity(
         offline=offline,
         observed=observed,
     )
-    return replace(_answer(question), ignored=ignored)
+    plan = _answer(question)
+    remark = gpu_remark(gpu) if gpu is not None and gpu_memory_gib is None else None
+    if "swap_space" in question.flags and not question.release.v0:
+        ignored = (*ignored, f"--swap-space {question.flags['swap_space']:g}")  # only V0 swaps
+    return replace(plan, ignored=ignored, notes=(*((remark,) if remark else ()), *plan.notes))
 
 
 @dataclass(frozen=True)
@@ -175,6 +185,7 @@ def _answer(question: CapacityQuestion) -> CapacityPlan:
         lines=() if start.refusal else _lines(question, available, start),
         refusal=start.refusal,
         observed=tuple(question.observed) if prediction else (),
+        sources=dict.fromkeys(question.observed, "observed, as given") if prediction else {},
         notes=(*question.notes(), *_beyond_the_card(question, layout, available)),
     )
     _, needed, usable = layout.need(available, start.length)
@@ -184,14 +195,20 @@ def _answer(question: CapacityQuestion) -> CapacityPlan:
     if start.refused == "free memory":
         requested = math.ceil(setup.total_bytes * setup.gpu_memory_utilization)
         plan = replace(plan, needed=requested, usable=setup.total_bytes - question.used_by_others)
-    before = at_free_utilization(question)
-    longest = fitting(before, start.length)[1] if before else 0
+    if start.refused == "configuration":
+        longest = longest_allowed(question)
+    else:
+        before = at_free_utilization(question)
+        longest = fitting(before, start.length)[1] if before else 0
     return replace(plan, longest=longest, ways_out=ways_out(question, start.length))
 
 
 def _started(question: CapacityQuestion, layout: StagedLayout, available: int) -> _Start:
     """vLLM's start-up as far as the KV cache: the free check, the length check, the pool."""
     length = question.setup.max_model_len
+    refusal = config_refusal(question)
+    if refusal is not None:
+        return _Start(length, refusal=refusal, refused="configuration")
     try:
         _check_free(question)
         _check_some(question, layout, available)
@@ -250,7 +267,11 @@ def _beyond_the_card(question: CapacityQuestion, layout: StagedLayout, available
 
 def _lines(question: CapacityQuestion, available: int, start: _Start) -> tuple[str, ...]:
     of = question.release
-    lines = log_lines(of, available, start.tokens, start.length, start.concurrency, blocks=start.blocks)
+    swap = math.floor(question.flags.get("swap_space", _SWAP_GIB) * 2**30)
+    cpu = swap // max(stage.block_bytes for stage in question.layout().stages)
+    lines = log_lines(
+        of, available, start.tokens, start.length, start.concurrency, blocks=start.blocks, cpu_blocks=cpu
+    )
     if "kv_cache_memory_bytes" not in question.flags or of.v0 or of.minor < 10:
         return lines
     reserved = f"reserved {format_gib(available)} GiB memory for KV Cache as specified by"
@@ -258,16 +279,23 @@ def _lines(question: CapacityQuestion, available: int, start: _Start) -> tuple[s
 
 
 def log_lines(
-    of: Release, available: int, tokens: int, length: int, most: float, *, blocks: int = 0
+    of: Release,
+    available: int,
+    tokens: int,
+    length: int,
+    most: float,
+    *,
+    blocks: int = 0,
+    cpu_blocks: int = 0,
 ) -> tuple[str, ...]:
     """The capacity lines of that release's start-up log (texts of the wheels 0.6.6 to 0.33.0).
 
     V0 and V1 to 0.7 print blocks, V1 prints the memory from 0.9 on; one line for tokens and requests
-    from 0.28 on.
+    from 0.28 on. cpu_blocks: --swap-space by the bytes of a block (`determine_num_available_blocks` of V0).
     """
     if of.v0 or of.minor < 8:
         rest = f"the rest of the memory reserved for KV Cache is {available / 2**30:.2f}GiB."
-        cpu = ", # CPU blocks: (swap space)" if of.v0 else ""
+        cpu = f", # CPU blocks: {cpu_blocks}" if of.v0 else ""
         counted = f"# {'cuda' if of.v0 and of.minor >= 7 else 'GPU'} blocks: {blocks}{cpu}"
         concurrency = f"Maximum concurrency for {length} tokens per request: {most:.2f}x"
         return (rest, counted, concurrency) if of.v0 else (counted, concurrency)

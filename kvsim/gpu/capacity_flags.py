@@ -26,6 +26,7 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "kv_cache_memory_bytes": _NUMBER,
     "gpu_memory_utilization": _REAL,
     "cpu_offload_gb": _REAL,
+    "swap_space": _REAL,
     # formats
     "kv_cache_dtype": _NAME,
     "kv_cache_layout": _NAME,
@@ -35,8 +36,10 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "mamba_cache_mode": _NAME,
     "mamba_ssm_cache_dtype": _NAME,
     # what is on
+    "allow_long_max_model_len": _SWITCH,  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
     "async_scheduling": _SWITCH,
     "disable_hybrid_kv_cache_manager": _SWITCH,
+    "enable_chunked_prefill": _SWITCH,
     "enable_prefix_caching": _SWITCH,
     "enable_expert_parallel": _SWITCH,
     "enforce_eager": _SWITCH,
@@ -48,13 +51,18 @@ FLAGS: dict[str, tuple[Any, str]] = {
     "mm_processor_kwargs": _OBJECT,
     "speculative_config": _OBJECT,
     "hf_overrides": _OBJECT,
+    "rope_scaling": _OBJECT,
     "enable_lora": _SWITCH,
     "max_loras": _NUMBER,
     "max_lora_rank": _NUMBER,
     "fully_sharded_loras": _SWITCH,
 }
+OBSERVED_PARTS = ("weights", "activation", "cuda_graphs", "non_torch")
 _ABOVE_ZERO = ("kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens")
 _COUNTS = ("data_parallel_size", "max_loras", "max_lora_rank")
+_INPUTS = ("image", "video", "audio", "vision_chunk")
+# Ranks of adapters, with the release that brought them.
+_LORA_RANKS = {1: 11, 8: 0, 16: 0, 32: 0, 64: 0, 128: 0, 256: 0, 320: 8, 512: 8}
 _MOST = {"max_num_seqs": 1 << 20, "block_size": 1 << 20} | dict.fromkeys(_COUNTS, 1 << 16)
 _MOST_TOKENS = 1 << 40  # beyond any model's length and any batch
 
@@ -74,15 +82,43 @@ def checked_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def check_card(gpu: Any, memory_gib: Any, used_by_others_gib: Any, given: Any, observed: Any) -> None:
+    """The arguments of `kvsim.plan_capacity` that are no flags. Raises KvsimError "<argument>: ..."."""
+    if gpu is not None and not isinstance(gpu, str):
+        raise KvsimError(f"gpu: {_short(gpu)} is not a name of kvsim gpus")
+    for key, value in (("gpu_memory_gib", memory_gib), ("used_by_others_gib", used_by_others_gib)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number or (value is None and key == "gpu_memory_gib")):
+            raise KvsimError(f"{key}: {_short(value)} is not a number")
+    if given is not None and not _whole(given):
+        raise KvsimError(f"available_kv_cache_bytes: {_short(given)} is not a whole number from 0")
+    if observed is not None and not isinstance(observed, Mapping):
+        raise KvsimError(f"observed: {_short(observed)} is not an object of part -> bytes")
+    for part, size in (observed or {}).items():
+        if part not in OBSERVED_PARTS:
+            raise KvsimError(f"observed: {_short(part)} is no part; known are {', '.join(OBSERVED_PARTS)}")
+        rest = part == "non_torch" and isinstance(size, int) and _whole(abs(size))  # what a log left over
+        if not (rest or _whole(size)):
+            raise KvsimError(f"observed: {part} is {_short(size)}, wanted bytes, a whole number from 0")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS * (1 << 20)
+
+
 def _check_ranges(given: Mapping[str, Any]) -> None:
     share = given.get("gpu_memory_utilization", 1)
     if not 0 < share <= 1:
         raise KvsimError(f"gpu_memory_utilization: {share!r} is not above 0 and at most 1")
-    if not 0 <= given.get("cpu_offload_gb", 0) < 1e6:
-        raise KvsimError(f"cpu_offload_gb: {given['cpu_offload_gb']!r} is not a number from 0")
+    for key in ("cpu_offload_gb", "swap_space"):
+        if not 0 <= given.get(key, 0) < 1e6:
+            raise KvsimError(f"{key}: {given[key]!r} is not a number from 0")
     for key in (*_ABOVE_ZERO, *_COUNTS):
         if given.get(key, 1) < 1:
             raise KvsimError(f"{key}: {given[key]!r} is not a whole number above 0")
+    length = given.get("max_model_len", 1)
+    if length < 1 and length != -1:
+        raise KvsimError(f"max_model_len: {length} is neither a whole number above 0 nor -1 (automatic)")
     for key, most in _MOST.items():
         if given.get(key, 1) > most:
             raise KvsimError(f"{key}: {given[key]} is more than {most:,}")
@@ -98,6 +134,33 @@ def _check_ranges(given: Mapping[str, Any]) -> None:
     mode = given.get("mamba_cache_mode", "none")
     if mode not in ("none", "align", "all"):
         raise KvsimError(f"mamba_cache_mode: {mode!r} is not known; one of none, align, all")
+    drafts = given.get("speculative_config")
+    if drafts is not None and not drafts:
+        raise KvsimError(
+            "speculative_config: an empty object; give method or model, and num_speculative_tokens"
+        )
+
+
+def ineffective(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Flags without an effect beside the others, a sentence each."""
+    notes = [
+        f"{flag}: no effect without enable_lora"
+        for flag in ("max_loras", "max_lora_rank", "fully_sharded_loras")
+        if flag in flags and not flags.get("enable_lora")
+    ]
+    odd = sorted(set(flags.get("limit_mm_per_prompt") or {}) - set(_INPUTS))
+    if odd:
+        notes.append(
+            f"limit_mm_per_prompt: {', '.join(odd)[:80]} is no input that vLLM has ({', '.join(_INPUTS)})"
+        )
+    return tuple(notes)
+
+
+def check_lora_rank(rank: int, minor: int) -> None:
+    """Raises KvsimError unless that release has room for adapters of that rank (`LoRAConfig`)."""
+    known = [each for each, since in _LORA_RANKS.items() if minor >= since]
+    if rank not in known:
+        raise KvsimError(f"max_lora_rank: {rank} is not one of {', '.join(map(str, known))}")
 
 
 def draft_tokens(flags: Mapping[str, Any]) -> int:

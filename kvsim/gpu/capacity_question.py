@@ -7,16 +7,16 @@ from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.capacity_flags import checked_flags, image_limits
+from kvsim.gpu.as_served import as_served, flags_of_release, override_notes, release_notes
+from kvsim.gpu.capacity_flags import check_card, checked_flags, image_limits, ineffective
 from kvsim.gpu.drafts import drafts_of
 from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.memory_extras import MemoryExtra, memory_extras, unmodelled
 from kvsim.gpu.memory_setup import MemorySetup
-from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
+from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction, predict_memory
-from kvsim.gpu.quantization import served_as
-from kvsim.gpu.refusals import GIB, RefusalWords
-from kvsim.gpu.releases import Release, batch_limits, release
+from kvsim.gpu.refusals import GIB, RefusalWords, format_gib
+from kvsim.gpu.releases import Release, batch_limits, chunks_prefill, release
 from kvsim.gpu.staged_layout import StagedLayout, staged_layout
 
 _OFFLINE_BATCH = {2048: 8192, 8192: 16384}  # V1's defaults for offline use, by those of a server
@@ -30,7 +30,7 @@ class CapacityQuestion:
     """Model, release, card and flags.
 
     given: bytes for the KV cache, None to predict them. used_by_others: bytes of other processes.
-    observed: bytes of parts that a log has shown, which replace the predicted ones.
+    observed: bytes of parts that a log has shown, which replace the predicted ones. offline: see `settle`.
     """
 
     model: ModelSpec
@@ -41,6 +41,7 @@ class CapacityQuestion:
     given: int | None = None
     used_by_others: int = 0
     observed: Mapping[str, int] = field(default_factory=dict)
+    offline: bool = False
 
     @property
     def words(self) -> RefusalWords:
@@ -94,7 +95,35 @@ class CapacityQuestion:
         return left
 
     def notes(self) -> tuple[str, ...]:
-        return unmodelled(self.model, self.flags)
+        notes = (
+            *release_notes(self.model, self.release),
+            *ineffective(self.flags),
+            *unmodelled(self.model, self.flags),
+        )
+        return (*notes, *override_notes(self.flags, self.release))
+
+    def with_length(self, length: int) -> "CapacityQuestion":
+        """With another max_model_len, and the batch limits that follow from it."""
+        return self.with_flags(max_model_len=length)
+
+    def with_flags(self, **changes: Any) -> "CapacityQuestion":
+        """With other flags for length and batches, and the limits that follow from them."""
+        flags = {**self.flags, **changes}
+        length = changes.get("max_model_len", self.setup.max_model_len)
+        tokens, seqs = _limits(
+            self.release, self.total, self.setup.gpu_name, self.model, length, flags, offline=self.offline
+        )
+        sizes = {"max_model_len": length, "max_num_batched_tokens": tokens}
+        observed = dict(self.observed)
+        if tokens != self.setup.max_num_batched_tokens:
+            observed.pop("activation", None)  # seen in a profile run of other size
+        return replace(
+            self,
+            flags=flags,
+            observed=observed,
+            options=replace(self.options, **sizes),
+            setup=replace(self.setup, max_num_seqs=seqs, **sizes),
+        )
 
     def with_utilization(self, value: float) -> "CapacityQuestion":
         return replace(self, setup=replace(self.setup, gpu_memory_utilization=value))
@@ -126,28 +155,19 @@ def settle(
     observed: Mapping[str, int] | None = None,
 ) -> CapacityQuestion:
     """Check everything and fill in the release's defaults. Raises KvsimError "<flag>: ..."."""
-    flags = checked_flags(flags)
     of = _release(str(version), engine)
-    spec = _served(_read_model(model), of, flags)
+    flags = flags_of_release(checked_flags(flags), of)
+    check_card(gpu, memory_gib, used_by_others_gib, given, observed)
+    spec = as_served(_read_model(model), of, flags)
     given = flags.get("kv_cache_memory_bytes", given)
     name, total = _card(gpu, memory_gib, given)
-    if not 0 <= used_by_others_gib < 1e6:
-        raise KvsimError(f"used_by_others_gib: {used_by_others_gib!r} is not a number from 0")
-    length = flags.get("max_model_len", spec.max_position_embeddings)
-    if not length:
+    _check_others(used_by_others_gib, total)
+    usual = spec.usual_length(of.minor)
+    length = flags.get("max_model_len", usual)
+    if length is None:
         raise KvsimError("max_model_len: missing; give tokens, the model's own maximum is not known")
-    limit = length if length > 0 else spec.max_position_embeddings or _UNKNOWN_LENGTH
-    batched, seqs = batch_limits(
-        of,
-        total,
-        name,
-        spec,
-        max_model_len=limit,
-        max_num_seqs=flags.get("max_num_seqs"),
-        max_num_batched_tokens=flags.get("max_num_batched_tokens"),
-    )
-    if offline and not of.v0 and "max_num_batched_tokens" not in flags:
-        batched = min(_OFFLINE_BATCH.get(batched, batched), seqs * limit)
+    limit = length if length > 0 else usual or _UNKNOWN_LENGTH
+    batched, seqs = _limits(of, total, name, spec, limit, flags, offline=offline)
     options = KVCacheOptions(
         **{f.name: flags[f.name] for f in fields(KVCacheOptions) if f.name in flags}
         | {"max_num_batched_tokens": batched, "max_model_len": length}
@@ -168,7 +188,33 @@ def settle(
         images_per_prompt=images,
     )
     others = round(used_by_others_gib * GIB)
-    return CapacityQuestion(spec, of, setup, options, flags, given, others, dict(observed or {}))
+    return CapacityQuestion(spec, of, setup, options, flags, given, others, dict(observed or {}), offline)
+
+
+def _limits(
+    of: Release,
+    total: int,
+    name: str,
+    spec: ModelSpec,
+    length: int,
+    flags: Mapping[str, Any],
+    *,
+    offline: bool,
+) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs), the defaults where a flag does not say."""
+    batched, seqs = batch_limits(
+        of,
+        total,
+        name,
+        spec,
+        max_model_len=length,
+        max_num_seqs=flags.get("max_num_seqs"),
+        max_num_batched_tokens=flags.get("max_num_batched_tokens"),
+        chunked=chunks_prefill(of, spec, length, flags),
+    )
+    if offline and not of.v0 and "max_num_batched_tokens" not in flags:
+        batched = min(_OFFLINE_BATCH.get(batched, batched), seqs * length)
+    return batched, seqs
 
 
 def _release(version: str, engine: str) -> Release:
@@ -181,6 +227,8 @@ def _release(version: str, engine: str) -> Release:
 
 
 def _read_model(model: Any) -> ModelSpec:
+    if not isinstance(model, str | Path | Mapping | ModelSpec):
+        raise KvsimError(f"model: {str(model)[:40]!r} is no name, path or configuration")
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, str) and len(model) > _LONGEST_NAME:
@@ -188,33 +236,18 @@ def _read_model(model: Any) -> ModelSpec:
     return ModelSpec.from_config(model) if isinstance(model, Mapping) else catalog.model(model)
 
 
-def _served(model: ModelSpec, of: Release, flags: Mapping[str, Any]) -> ModelSpec:
-    """The model with --quantization, --dtype, --hf-overrides and the like applied."""
-    version, method = "0.33" if of.minor >= 21 else "0.16", flags.get("quantization")
-    if method is None and flags.get("load_format") == "bitsandbytes" and model.quantization is None:
-        method, version = "bitsandbytes", "0.16"
-    model = served_as(model, version, method, flags.get("dtype") or "auto")
-    longest = (flags.get("hf_overrides") or {}).get("max_position_embeddings")
-    if longest is not None:
-        if isinstance(longest, bool) or not isinstance(longest, int) or not 0 < longest < 1 << 40:
-            raise KvsimError(f"hf_overrides: max_position_embeddings is {str(longest)[:40]!r}, wanted tokens")
-        model = replace(model, max_position_embeddings=longest)
-    state = flags.get("mamba_ssm_cache_dtype", "auto")
-    if state != "auto" and model.linear is not None:
-        if state not in DTYPE_BYTES:
-            raise KvsimError(f"mamba_ssm_cache_dtype: {state!r} is not known; one of auto, {_dtypes()}")
-        model = replace(model, linear=replace(model.linear, state_bytes=DTYPE_BYTES[state]))
-    return model
-
-
-def _dtypes() -> str:
-    return ", ".join(DTYPE_BYTES)
+def _check_others(gib: float, total: int) -> None:
+    if not 0 <= gib < 1e6:
+        raise KvsimError(f"used_by_others_gib: {gib!r} is not a number from 0")
+    if total and gib * GIB > total:
+        raise KvsimError(f"used_by_others_gib: {gib:g} is more than the card has, {format_gib(total)} GiB")
 
 
 def _card(gpu: str | None, memory_gib: float | None, given: int | None) -> tuple[str, int]:
     """Name and total bytes; 0 bytes where the cache's bytes are given and no card is."""
     if memory_gib is not None and not 0 < memory_gib < 1e6:
-        raise KvsimError(f"gpu_memory_gib: {memory_gib!r} is not above 0")
+        wrong = "is beyond any card" if memory_gib > 0 else "is not above 0"
+        raise KvsimError(f"gpu_memory_gib: {memory_gib!r} {wrong}")
     spec = catalog.gpu(gpu) if gpu is not None else None
     if memory_gib is not None:
         return spec.name if spec else f"a {memory_gib:g} GiB GPU", round(memory_gib * GIB)

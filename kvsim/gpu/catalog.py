@@ -17,11 +17,21 @@ from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import model_names as names
-from kvsim.gpu.gpus import GpuSpec, gpu, gpu_names
+from kvsim.gpu.gpus import GpuSpec, gpu, gpu_names, gpu_remark
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.model_config import model_from_file
 
-__all__ = ["GpuSpec", "config_file", "gpu", "gpu_names", "in_format", "is_file", "model", "model_names"]
+__all__ = [
+    "GpuSpec",
+    "config_file",
+    "gpu",
+    "gpu_names",
+    "gpu_remark",
+    "in_format",
+    "is_file",
+    "model",
+    "model_names",
+]
 
 _DATA = Path(__file__).parent / "data"
 
@@ -32,6 +42,8 @@ def model(name: str | Path) -> ModelSpec:
     path = name if isinstance(name, Path) else config_file(text)
     if path is not None:
         return model_from_file(path)
+    if text.startswith(("./", "../", "/", "~/")):
+        raise KvsimError(f"model: {text!r} does not exist, or is a folder without a config.json")
     found = _row_of(text)
     if found is not None:
         return _model_spec(found)

@@ -12,8 +12,9 @@ MAX_SIZE = 2**40
 
 
 def read_json(path: Path) -> Any:
+    """Content of a JSON file in UTF-8, with or without a byte order mark; raises KvsimError."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         problem = error.strerror or str(error)
     except RecursionError:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvsim.gpu.start_logs import GIB, Arithmetic, LogRow, Scored, check_arithmetic, read_rows, score
+from kvsim.gpu.log_rows import LogRow, read_rows
+from kvsim.gpu.start_logs import GIB, Arithmetic, Scored, check_arithmetic, score
 
 _LAPTOP_GIB = 6.0  # cards below are shown apart: a fixed share of a GiB is most of what they have left
 
@@ -53,6 +54,11 @@ class Evaluation:
     @property
     def unscored(self) -> list[tuple[LogRow, str]]:
         return [(row, found) for row, _, found in self.rows if isinstance(found, str)]
+
+    @property
+    def without_release(self) -> list[LogRow]:
+        """Rows whose version is none; they count as of a usual release."""
+        return [row for row, _, _ in self.rows if row.names_no_release]
 
     def figures(self) -> list[ErrorFigures]:
         """Overall, by number of GPUs, and by class of architecture."""

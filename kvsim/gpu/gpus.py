@@ -63,8 +63,18 @@ def gpu(name: str) -> GpuSpec:
         hint = f"; nearest: {', '.join(near)}" if near else ""
         raise KvsimError(f"gpu: {name!r} is not in the catalog{hint}")
     if len(found) > 1:
-        raise KvsimError(f"gpu: {name!r} is ambiguous: {' or '.join(found)}; name one of them")
+        rows = dict.fromkeys((*found, *_namesakes(name)))
+        raise KvsimError(f"gpu: {name!r} is ambiguous: {' or '.join(rows)}; name one of them")
     return _spec(found[0], _rows()[found[0]])
+
+
+def gpu_remark(name: str) -> str | None:
+    """Which card a name was taken for, where there are others of that name; None where it is plain."""
+    found = _rows_of(name)
+    if len(found) != 1 or _key(found[0]) == _key(name) or "hbm3" in name.lower():  # of H100s only the SXM
+        return None
+    others = [row for row in _namesakes(name) if row != found[0]]
+    return f"gpu: {name} is taken to be {found[0]}; there is also {', '.join(others)}" if others else None
 
 
 def gpu_names() -> list[str]:
@@ -104,6 +114,22 @@ def _rows_of(name: str) -> tuple[str, ...]:
         return rows
     wanted = float(size[1])
     return tuple(row for row in rows if abs(_gib(row) / wanted - 1) <= _SIZE_TOLERANCE)
+
+
+def _namesakes(name: str) -> tuple[str, ...]:
+    """Rows whose name begins with these words, of that memory size if the name has one."""
+    wanted, size = _words(name), _SIZE.search(name)
+    return tuple(
+        row
+        for row in _rows()
+        if _words(row)[: len(wanted)] == wanted
+        and (size is None or abs(_gib(row) / float(size[1]) - 1) <= _SIZE_TOLERANCE)
+    )
+
+
+def _words(name: str) -> list[str]:
+    words = re.findall(r"[a-z0-9]+", _SIZE.sub(" ", name).lower())
+    return [_SPELLED.get(word, word) for word in words if word not in _IDLE_WORDS]
 
 
 def _alternative(name: str) -> tuple[str, ...]:

@@ -7,6 +7,9 @@ from kvsim.gpu.prediction import GIB, MemoryPrediction
 
 _HALF_DIGIT = 0.005  # GiB; every printed part is rounded to 0.01
 _UTILIZATION_ROUNDING = 0.02  # GiB, where what was requested follows from a rounded total
+_SAME_CARD = 0.03  # share; drivers and ECC take some
+_BLOCK = 16  # tokens, where no flag says otherwise
+_SAME_BYTES = 0.02  # share; bytes of a token that differ by more are another layout
 _ALIKE = 0.02  # GiB; two figures this near need no cause
 
 
@@ -51,6 +54,25 @@ def adds_up(facts: LogFacts) -> tuple[float, float] | None:
         left -= facts.cuda_graph_gib or 0
         rounding += _HALF_DIGIT
     return left, rounding
+
+
+def missing_parts(facts: LogFacts) -> list[str]:
+    """What a log would have to print for `adds_up`, by name."""
+    missing = [] if requested_gib(facts) is not None else ["the card's memory and utilization"]
+    if facts.consumed_gib is None:
+        named = {"weights": facts.weights_gib, "non-torch": facts.non_torch_gib}
+        missing += [name for name, gib in named.items() if gib is None]
+    named = {"activation peak": facts.activation_gib, "KV cache memory": facts.available_gib}
+    return missing + [name for name, gib in named.items() if gib is None]
+
+
+def logged_tokens(facts: LogFacts) -> int | None:
+    """Tokens of the cache: printed, or those of the blocks, which are all that V0 and 0.7 print."""
+    blocks = facts.num_gpu_blocks
+    if facts.kv_tokens is not None or blocks is None:
+        return facts.kv_tokens
+    old = facts.engine == "V0" or (facts.minor is not None and facts.minor < 8)
+    return blocks * (facts.block_size or _BLOCK) if old else None
 
 
 def graphs_apart(facts: LogFacts) -> bool:
@@ -121,3 +143,58 @@ def _activation_cause(more: float, facts: LogFacts) -> str:
     if more > 0:
         return "image, audio or LoRA inputs in the profile run, or kernels' workspaces"
     return "a sampler or kernels that need less than assumed"
+
+
+def cache_differences(
+    facts: LogFacts, predicted: MemoryPrediction, available: int
+) -> tuple[float, float, str] | None:
+    """(printed GiB, predicted GiB, cause) of the KV cache; None where the log prints none."""
+    if facts.available_gib is None:
+        return None
+    return facts.available_gib, available / GIB, _cache_cause(facts, predicted, available)
+
+
+def _cache_cause(facts: LogFacts, predicted: MemoryPrediction, available: int) -> str:
+    assert facts.available_gib is not None
+    more = facts.available_gib - available / GIB
+    if abs(more) <= _ALIKE:
+        return "none, alike within rounding"
+    if facts.reserved_gib is not None:
+        return "--kv-cache-memory-bytes, set by hand"
+    requested = requested_gib(facts)
+    asked = 0.0 if requested is None else requested - predicted.requested / GIB
+    if abs(asked) > 2 * _ALIKE:
+        what = "card" if _other_card(facts, predicted) else "utilization or memory of the card"
+        return f"another {what}: vLLM may use {abs(asked):.2f} GiB {'more' if asked > 0 else 'less'}"
+    parts = differences(facts, predicted)
+    told = -sum(row.printed_gib - row.predicted_gib for row in parts)
+    if parts and abs(more - told) <= abs(more) / 2:
+        return f"mostly {parts[0].part}, {parts[0].printed_gib - parts[0].predicted_gib:+.2f} GiB as printed"
+    untold = [name for name in missing_parts(facts) if name in ("weights", "non-torch", "activation peak")]
+    return f"{' or '.join(untold)}, which the log does not print" if untold else "what other processes held"
+
+
+def tokens_cause(facts: LogFacts, available: int, tokens: int) -> str:
+    """Why a log's tokens are not the predicted ones."""
+    printed = logged_tokens(facts)
+    if printed == tokens:
+        return "none"
+    if facts.available_gib is None or facts.available_gib <= 0 or available <= 0 or not (printed and tokens):
+        return "the KV cache memory, which decides"
+    each, planned = facts.available_gib * GIB / printed, available / tokens
+    if abs(each / planned - 1) <= _SAME_BYTES:
+        return "follows from the KV cache memory"
+    what = "cache format, block size, draft layers or max_model_len"
+    return f"{each:,.0f} bytes a token printed, {planned:,.0f} planned: {what}"
+
+
+def card_doubt(facts: LogFacts, predicted: MemoryPrediction, gpu: str) -> str | None:
+    """A sentence where the log's card is not the one that was planned for."""
+    if not _other_card(facts, predicted):
+        return None
+    return f"The log is of a card of {facts.total_gib:.2f} GiB; {gpu} has {predicted.total / GIB:.2f} GiB"
+
+
+def _other_card(facts: LogFacts, predicted: MemoryPrediction) -> bool:
+    total = predicted.total / GIB
+    return facts.total_gib is not None and abs(facts.total_gib - total) > _SAME_CARD * total

@@ -111,6 +111,9 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 }
 # Every rank and every group of layers may print these; vLLM goes by the least.
 _LEAST = {"available_gib", "available_bytes", "num_gpu_blocks", "kv_tokens", "max_concurrency"}
+# Readings of the device's memory before and after: other processes may give some back meanwhile.
+_DIFFERENCES = {"available_gib", "non_torch_gib", "consumed_gib", "cuda_graph_gib", "captured_graph_gib"}
+_MOST_GIB, _MOST_COUNT = 1 << 14, 1 << 50
 _TEXTS = {"version", "model", "quantization", "kv_cache_dtype", "refusal"}
 _COMPILED = {name: tuple(map(re.compile, patterns)) for name, patterns in _PATTERNS.items()}
 
@@ -121,7 +124,7 @@ class LogFacts:
 
     engine: "V0" or "V1". refusal: the sentence with which vLLM gave up. starts: how many start-ups the
     file holds (the last one that printed a result is read). ranks: workers that printed their memory.
-    reserved_gib: --kv-cache-memory-bytes.
+    reserved_gib: --kv-cache-memory-bytes. doubted: figures that no server can have, with their names.
     """
 
     version: str | None = None
@@ -159,6 +162,7 @@ class LogFacts:
     refusal: str | None = None
     starts: int = 1
     ranks: int = 1
+    doubted: tuple[str, ...] = ()
 
     def flags(self) -> dict[str, Any]:
         """What `kvsim.plan_capacity` can be asked with."""
@@ -169,7 +173,14 @@ class LogFacts:
             found["block_size"] = self.block_size
         if self.num_gpu_blocks_override is not None:
             found["num_gpu_blocks_override"] = self.num_gpu_blocks_override
-        return found
+        return found | self._permissions()
+
+    def _permissions(self) -> dict[str, bool]:
+        """A server that started was allowed to, with whatever flag the log does not print."""
+        if self.max_model_len is None:
+            return {}
+        chunks = (self.max_num_batched_tokens or self.max_model_len) < self.max_model_len
+        return {"allow_long_max_model_len": True} | ({"enable_chunked_prefill": True} if chunks else {})
 
     @property
     def minor(self) -> int | None:
@@ -198,7 +209,19 @@ def facts_of(text: str) -> LogFacts:
     if "num_gpu_blocks_override" in found:
         found["num_gpu_blocks"] = found["num_gpu_blocks_override"]
     engine = _engine(text, found.get("version"))
-    return LogFacts(**found | {"engine": engine, "ranks": max(len(ranks), 1)})
+    doubted = [name for name, value in found.items() if not _believable(name, value)]
+    shown = tuple(f"{name.removesuffix('_gib')} {found.pop(name):g}" for name in doubted)
+    return LogFacts(**found | {"engine": engine, "ranks": max(len(ranks), 1), "doubted": shown})
+
+
+def _believable(name: str, value: Any) -> bool:
+    """Whether a server can have that figure; what is a difference of two readings may be below 0."""
+    if name in _TEXTS or isinstance(value, bool):
+        return True
+    if name == "gpu_memory_utilization":
+        return bool(0 < value <= 1)
+    least = -_MOST_GIB if name in _DIFFERENCES else 0
+    return bool(least <= value <= (_MOST_GIB if name.endswith("_gib") else _MOST_COUNT))
 
 
 _RANK = re.compile(r"\((?:[\w. ]*(?:Worker|EngineCore)[^()]*?)\bpid=(\d+)[^()]*\)")

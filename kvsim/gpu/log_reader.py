@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvsim.errors import KvsimError
+from kvsim.files import readable
 from kvsim.gpu.log_facts import LogFacts, facts_of
 
 _MOST_BYTES = 64 << 20
@@ -34,9 +35,8 @@ _ENGINE = re.compile(r"Initializing an? (?:V[01] )?LLM engine")
 
 def read_log(path: Path) -> LogFacts:
     """Raises KvsimError if the file cannot be read or is no start-up log."""
+    readable(path)
     try:
-        if not path.is_file():
-            raise KvsimError(f"{path}: {'not a regular file' if path.exists() else 'No such file'}")
         size = path.stat().st_size
         if size > _MOST_BYTES:
             raise KvsimError(
@@ -55,7 +55,11 @@ def read_log(path: Path) -> LogFacts:
 def read_text(text: str) -> LogFacts | None:
     """Facts of the last start-up that printed a result; None if none did."""
     starts = [facts_of(part) for part in start_ups(text)]
-    good = [facts for facts in starts if any(getattr(facts, name) is not None for name in _RESULTS)]
+    good = [
+        facts
+        for facts in starts
+        if facts.doubted or any(getattr(facts, each) is not None for each in _RESULTS)
+    ]
     return replace(good[-1], starts=len(starts)) if good else None
 
 

@@ -208,7 +208,8 @@ def plan_for_model(
     layers = kv_cache_layers(model, options)
     workers = pipeline_stages(layers, model.num_hidden_layers, options.pipeline_parallel_size, stages)
     room = [available_bytes] * len(workers) if isinstance(available_bytes, int) else list(available_bytes)
-    return plan_kv_cache(workers, room, options, rules_for(version), model.max_position_embeddings)
+    rules = rules_for(version)
+    return plan_kv_cache(workers, room, options, rules, model.usual_length(rules.minor))
 
 
 def plan_kv_cache(

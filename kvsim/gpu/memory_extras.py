@@ -8,8 +8,10 @@ from kvsim.gpu.drafts import draft_weight_bytes, drafts_of
 from kvsim.gpu.layers import kv_heads_per_gpu
 from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import DTYPE_BYTES, ModelSpec
+from kvsim.gpu.model_length import LENGTH_KEYS, ROPE_KEYS
 from kvsim.gpu.prediction import GIB, weight_bytes
 
+_USED_OVERRIDES = {*LENGTH_KEYS, *ROPE_KEYS, "original_max_position_embeddings", "rope_theta", "text_config"}
 _LORA_RANK, _LORAS = 16, 1  # vLLM's defaults (`config/lora.py`)
 
 
@@ -98,7 +100,7 @@ def unmodelled(model: ModelSpec, flags: Mapping[str, Any]) -> tuple[str, ...]:
         notes.append("enable_expert_parallel: workspaces of the all-to-all exchange are not counted")
     if flags.get("data_parallel_size", 1) > 1:
         notes.append("data_parallel_size: every replica has a cache of its own; the lines are those of one")
-    unused = sorted(set(flags.get("hf_overrides") or {}) - {"max_position_embeddings"})
+    unused = sorted(set(flags.get("hf_overrides") or {}) - _USED_OVERRIDES)
     if unused:
         notes.append(f"hf_overrides: {', '.join(unused)[:80]} not used; give a config.json with it instead")
     return tuple(notes)

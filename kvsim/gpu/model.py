@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kvsim.gpu.config_json import Config
+from kvsim.gpu.model_length import LengthFacts, OwnLength, own_length
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 
@@ -94,6 +95,7 @@ class ModelSpec:
     """Shape of one model; 0 or None where a fact is absent. See `from_config` for the sources of fields.
 
     layer_types: one of "full", "sliding", "chunked", "linear", "none" (an MLP alone) per layer.
+    max_position_embeddings: the length that the configuration states, before any rotary scaling.
     dtype: of weights and, unless --kv-cache-dtype says otherwise, of the KV cache.
     quantization: of the linear layers, a name in `QUANT_BYTES` or None.
     num_moe_layers: layers with routed experts; the others have one MLP of intermediate_size.
@@ -110,6 +112,7 @@ class ModelSpec:
     kv_cache_fp8: the checkpoint has scales for an fp8 KV cache, so that "auto" means fp8.
     num_dense_layers: layers with one MLP of intermediate_size. moe_latent_size: width that routed experts
         work in, where it is not the hidden size. indexed_layers: those with a sparse indexer of their own.
+    lengths: all that the configuration says of lengths and rotary scaling, see `own_length`.
     source: where the facts come from.
     """
 
@@ -163,6 +166,23 @@ class ModelSpec:
     num_dense_layers: int = 0
     moe_latent_size: int = 0
     indexed_layers: tuple[int, ...] = ()
+    lengths: LengthFacts | None = None
+
+    @property
+    def length_facts(self) -> LengthFacts:
+        stated = self.max_position_embeddings
+        return self.lengths or LengthFacts(
+            stated=(("max_position_embeddings", stated),) if stated is not None else ()
+        )
+
+    def own_length(self, minor: int) -> OwnLength | None:
+        """What release 0.`minor` takes for the model's maximum; None where none is stated."""
+        return own_length(self.length_facts, minor)
+
+    def usual_length(self, minor: int) -> int | None:
+        """max_model_len of release 0.`minor` where no flag gives it; None where none is known."""
+        own = self.own_length(minor)
+        return own.usual if own else None
 
     @property
     def is_mla(self) -> bool:

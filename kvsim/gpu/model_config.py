@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
+from kvsim.gpu.config_checks import check_heads, check_kind, dtype_of
 from kvsim.gpu.config_json import Config, integer, listed, read_json, section, shown, size
 from kvsim.gpu.layer_kinds import compress_ratios, indexed_layers, layer_types, mlp_layers, window_of
 from kvsim.gpu.model import DTYPE_BYTES, EncoderSpec, LinearSpec, ModelSpec
+from kvsim.gpu.model_length import read_lengths
 from kvsim.gpu.quantization_config import read_quantization
 from kvsim.gpu.vision_config import read_vision
 
@@ -23,8 +25,6 @@ _UNGATED_TOO = ("bloom", "mpt", "whisper", "nemotron", "nemotron_h", "persimmon"
 _CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k")
 _CHOSEN_TOO = ("moe_topk", "top_k_experts")
 _WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_dim")
-# Rotary scalings whose max_position_embeddings is the stretched length already (`_get_and_verify_max_len`).
-_UNSTRETCHED = ("su", "longrope", "llama3", "default", "mrope", "deepseek_llama_scaling", "dynamic_ntk")
 
 
 def read_model(config: Config, name: str = "", source: str = "given") -> ModelSpec:
@@ -43,14 +43,14 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
     hidden = size(text, "hidden_size", "n_embd", "d_model")
     heads = size(text, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = _kv_heads(text) or heads
-    head_dim = size(text, "head_dim", "kv_channels", "attention_head_dim") or (
-        hidden // heads if heads else 0
-    )
+    head_dim = _head_dim(text, hidden, heads)
+    check_heads(text, heads, kv_heads)
     experts = integer(text, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     moe_size = integer(text, "moe_intermediate_size", "intermediate_size") if experts else 0
     family = str(text.get("model_type", ""))
     quantization = read_quantization(config, kinds)
     moe_layers, dense_layers = _mlp_layers(text, layers, experts)
+    lengths = read_lengths(text)
     return ModelSpec(
         name=name or str(config.get("name") or config.get("_name_or_path") or "model"),
         source=source,
@@ -61,8 +61,8 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         num_key_value_heads=integer(text, "swa_num_key_value_heads") or kv_heads,
         head_dim=integer(text, "swa_head_dim") or head_dim,
         vocab_size=size(text, "vocab_size", "padded_vocab_size"),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch."),
-        max_position_embeddings=_max_length(text),
+        dtype=dtype_of(text),
+        max_position_embeddings=lengths.shortest,
         tie_word_embeddings=bool(text.get("tie_word_embeddings", family.startswith("gemma"))),
         layer_types=kinds,
         sliding_window=window_of(text, kinds),
@@ -107,7 +107,18 @@ def read_model(config: Config, name: str = "", source: str = "given") -> ModelSp
         gated_mlp=family not in (*_UNGATED, *_UNGATED_TOO),
         mtp_layers=integer(text, "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
         kv_cache_fp8=quantization.kv_cache_fp8,
+        lengths=lengths,
     )
+
+
+def _head_dim(text: Config, hidden: int, heads: int) -> int:
+    stated = size(text, "head_dim", "kv_channels", "attention_head_dim")
+    if stated or not heads:
+        return stated
+    if hidden % heads and not text.get("kv_lora_rank"):
+        sizes = f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
+        raise KvsimError(f"model: {sizes}; give head_dim")
+    return hidden // heads
 
 
 def _num_layers(text: Config) -> int:
@@ -131,14 +142,14 @@ def model_from_file(path: str | Path) -> ModelSpec:
         raise KvsimError(f"{path}: a config.json holds one JSON object, this is {shown(config)}")
     config = _with_quantization_file(config, path)
     try:
+        check_kind(config)
         model = read_model(_sixteen_bit(config), path.parent.name or str(path), str(path))
     except KvsimError as error:
         raise KvsimError(f"{path}: {str(error).removeprefix('model: ')}") from error
-    if not (model.hidden_size and (model.num_key_value_heads or model.is_mla)):
-        raise KvsimError(f"{path}: needs hidden_size, num_attention_heads and num_key_value_heads")
-    if not (model.head_dim or model.is_mla):
-        sizes = f"hidden_size {model.hidden_size} for {model.num_attention_heads} num_attention_heads"
-        raise KvsimError(f"{path}: {sizes} leaves no head_dim; give head_dim")
+    needed = {"hidden_size": model.hidden_size, "num_attention_heads": model.num_attention_heads}
+    missing = [key for key, value in needed.items() if not value]
+    if missing:
+        raise KvsimError(f"{path}: {' and '.join(missing)} missing; kvsim knows no size without")
     return model
 
 
@@ -207,21 +218,6 @@ def _mean_width(blocks: list[Any], hidden: int) -> int:
     return total // len(blocks)
 
 
-def _max_length(text: Config) -> int | None:
-    """The length that vLLM takes for the model's own: stretched by the rotary scaling where it is one."""
-    keys = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
-    length = integer(text, *keys)
-    rope = {**_rope(text, "rope_scaling"), **_rope(text, "rope_parameters")}
-    kind, factor = str(rope.get("rope_type") or rope.get("type") or "default"), rope.get("factor")
-    if not length or kind in _UNSTRETCHED or "gemma3" in str(text.get("model_type")):
-        return length or None
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1 << 20:
-        return length
-    if kind == "yarn":
-        length = integer(rope, "original_max_position_embeddings") or length
-    return int(length * factor)
-
-
 def _shared_size(text: Config, moe_size: int) -> int:
     if str(text.get("model_type", "")).startswith("llama4"):
         return moe_size  # `Llama4MoE` has one shared expert, which no key states
@@ -267,7 +263,6 @@ def _decoder(text: Config) -> dict[str, Any]:
         "hidden_size": "d_model",
         "num_attention_heads": "decoder_attention_heads",
         "intermediate_size": "decoder_ffn_dim",
-        "max_position_embeddings": "max_target_positions",
     }
     found = {key: text[own] for key, own in names.items() if text.get(own) is not None}
     kept = {"tie_word_embeddings": text.get("tie_word_embeddings", True)}

@@ -95,7 +95,7 @@ def _absorbed(model: ModelSpec, tp: int) -> float:
 def _tables(model: ModelSpec, setup: MemorySetup) -> float:
     """Rotary cos/sin table of the model's full length, and the deepstack buffers of a vision model."""
     turned = model.qk_rope_head_dim or model.head_dim * model.partial_rotary_factor
-    positions = (model.max_position_embeddings or 0) * (4 if model.multimodal_rope else 1)
+    positions = model.length_facts.table_rows * (4 if model.multimodal_rope else 1)
     levels = model.vision.deepstack_levels if model.vision else 0
     size = 2
     if model.is_mla or model.compress_ratios:  # `DeepseekScalingRotaryEmbedding` keeps its table in float32

@@ -1,48 +1,197 @@
-"""Parts that a start-up log has shown, kept in a file and used by later predictions."""
+"""Parts that a start-up log has shown, kept (`kvsim.gpu.profile_file`) and used by later predictions."""
 
-import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kvsim.errors import KvsimError
-from kvsim.gpu.capacity import CapacityPlan
-from kvsim.gpu.config_json import read_json
+from kvsim.gpu import catalog
+from kvsim.gpu.capacity import CapacityPlan, plan_capacity
+from kvsim.gpu.capacity_flags import OBSERVED_PARTS
 from kvsim.gpu.log_comparison import activation_gib, non_torch_gib
 from kvsim.gpu.log_facts import LogFacts
 from kvsim.gpu.prediction import GIB
+from kvsim.gpu.releases import release
 
-_PARTS = ("weights", "activation", "cuda_graphs", "non_torch")
+FORM = 1
+PARTS = OBSERVED_PARTS
+_NAMES = {"cuda_graphs": "CUDA graphs", "non_torch": "non-torch"}
 _ROUNDING = round(0.006 * GIB)  # of a printed size, and a little
-# Settings on which the parts depend, by the names of `LogFacts` and `CapacityPlan`.
-_SETTINGS = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_batched_tokens", "max_num_seqs")
+_SAME_MEMORY = 0.02  # two cards that show about as much
+_AROUND = ("activation", "cuda_graphs", "non_torch")
+# What a part depends on; with another setting it is predicted anew.
+_DEPENDENT: dict[str, tuple[str, ...]] = {
+    "gpu": _AROUND,
+    "vllm_version": _AROUND,
+    "engine": _AROUND,
+    "tensor_parallel_size": PARTS,
+    "pipeline_parallel_size": PARTS,
+    "max_num_batched_tokens": ("activation",),
+    "max_num_seqs": ("activation", "cuda_graphs"),
+    "enforce_eager": ("cuda_graphs",),
+    "quantization": ("weights",),
+    "dtype": ("weights",),
+}
+
+
+@dataclass(frozen=True)
+class Reused:
+    """What of a profile holds for a server. parts: bytes by part; sources: where each is from, in words.
+
+    observed: parts that the log printed. notes: what does not hold, and why.
+    """
+
+    parts: dict[str, int]
+    sources: dict[str, str]
+    observed: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """parts: bytes on one GPU by part. observed_with: what the log said of its server."""
+    """parts: bytes on one GPU by part, as the log printed them. filled: those that it does not print.
+
+    rest: bytes of the log's sum that no part accounts for; negative where the parts are more than it.
+    server: settings of the server that was observed, as far as known. observed_with: what the log said.
+    """
 
     parts: dict[str, int]
-    observed_with: dict[str, Any]
+    filled: dict[str, int] = field(default_factory=dict)
+    rest: int = 0
+    server: dict[str, Any] = field(default_factory=dict)
+    observed_with: dict[str, Any] = field(default_factory=dict)
 
-    def doubts(self, plan: CapacityPlan) -> tuple[str, ...]:
-        """Settings in which the server of a plan differs from the one that was observed."""
-        return tuple(
-            f"profile: observed with {name} {self.observed_with[name]}, this server has {getattr(plan, name)}"
-            for name in _SETTINGS
-            if name in self.observed_with and self.observed_with[name] != getattr(plan, name)
+    def reused(self, plan: CapacityPlan, flags: Mapping[str, Any]) -> Reused:
+        """What holds for the server of a plan; raises KvsimError if it has another model."""
+        there = server_of(plan, flags)
+        then = self.server.get("model")
+        notes = []
+        if then is not None and then != plan.model:
+            same = _same_model(then, plan.model)
+            if same is False:
+                raise KvsimError(f"--profile: observed with {then}, which says nothing about {plan.model}")
+            if same is None:
+                notes.append(f"profile: observed with {then}, taken to be the same as {plan.model}")
+        changed = [name for name in _DEPENDENT if _differs(name, self.server, there)]
+        lost = {part for name in changed for part in _DEPENDENT[name]}
+        if plan.prediction is not None and not plan.prediction.cuda_graphs:
+            lost.add("cuda_graphs")  # measured, but not taken off
+        known = self.filled | self.parts
+        parts = {name: known[name] for name in PARTS if name in known and name not in lost}
+        sources = {name: self._source(name) for name in parts}
+        if "non_torch" in parts and self.rest:
+            _add_rest(parts, sources, self.rest, printed="non_torch" in self.parts)
+        notes += [_change(name, self.server, there) for name in changed]
+        if changed:
+            kept = _listed(parts) or "nothing"
+            anew = _listed(part for part in PARTS if part in lost and getattr(plan.prediction, part))
+            notes.append(f"profile: {kept} used as kept; {anew or 'nothing'} predicted anew")
+        return Reused(parts, sources, tuple(name for name in parts if name in self.parts), tuple(notes))
+
+    def _source(self, part: str) -> str:
+        if part in self.parts:
+            return "observed, from the profile"
+        return "predicted, the profile's log does not print it"
+
+
+def plan_with_profile(profile: Profile | None, model: str, **facts: Any) -> CapacityPlan:
+    """`plan_capacity`, with what a profile says of that server in place of the prediction."""
+    plan = plan_capacity(model, **facts)
+    if profile is None:
+        return plan
+    if plan.prediction is None:
+        return replace(plan, notes=("profile: not used, the bytes are given", *plan.notes))
+    found = profile.reused(plan, facts)
+    plan = plan_capacity(model, **facts, observed=found.parts)
+    notes = (*found.notes, *plan.notes)
+    return replace(plan, observed=found.observed, sources=found.sources, notes=notes)
+
+
+def server_of(plan: CapacityPlan, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a planned server on which the parts depend."""
+    facts = {name: getattr(plan, name) for name in _DEPENDENT if hasattr(plan, name)}
+    facts["model"] = plan.model
+    if plan.prediction is not None:
+        facts["gpu_memory_gib"] = round(plan.prediction.total / GIB, 2)
+    facts["enforce_eager"] = bool(flags.get("enforce_eager"))
+    return facts | {name: flags.get(name) or "" for name in ("quantization", "dtype")}
+
+
+def _logged_server(facts: LogFacts) -> dict[str, Any]:
+    """The same as far as a log tells it."""
+    found = {name: getattr(facts, name) for name in _DEPENDENT if hasattr(facts, name)}
+    found |= {"model": facts.model, "gpu_memory_gib": facts.total_gib, "quantization": None}
+    try:
+        found["vllm_version"] = (
+            release(facts.version or "", facts.engine or "").name if facts.version else None
         )
+    except KvsimError:
+        found["vllm_version"] = None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _same_model(one: str, other: str) -> bool | None:
+    """None where a name leads nowhere, such as a path that is gone."""
+    try:
+        first, second = (replace(catalog.model(name), name="", source="") for name in (one, other))
+    except KvsimError:
+        return None
+    return first == second
+
+
+def _differs(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if name == "gpu":
+        memory = [each["gpu_memory_gib"] for each in (then, now) if "gpu_memory_gib" in each]
+        if len(memory) == 2 and abs(memory[0] - memory[1]) > _SAME_MEMORY * memory[1]:
+            return True
+        cards = [each.get("gpu", "") for each in (then, now)]
+        return all(card in catalog.gpu_names() for card in cards) and cards[0] != cards[1]
+    if name not in then:
+        return False
+    if name == "vllm_version":  # patches alike
+        return then[name].split(".")[:2] != now[name].split(".")[:2]
+    return bool(then[name] != now[name])
+
+
+def _change(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    before, after = (each.get(name, f"{each.get('gpu_memory_gib')} GiB") for each in (then, now))
+    return f"profile: observed with {name} {before or 'not given'}, this server has {after or 'none given'}"
+
+
+def _add_rest(parts: dict[str, int], sources: dict[str, str], rest: int, *, printed: bool) -> None:
+    """Make the parts meet the log's sum: in non-torch, and further where that would be less than nothing."""
+    if not printed:
+        sources["non_torch"] = "what is left of the log's sum; the profile's log does not print it"
+    elif abs(rest) >= GIB / 200:
+        sources["non_torch"] = f"observed, and {rest / GIB:+.2f} GiB that the log's parts leave of its sum"
+    parts["non_torch"] += rest
+    for name in ("activation", "weights"):
+        lack = -min(parts["non_torch"], 0)
+        if lack and name in parts:
+            taken = min(lack, parts[name])
+            parts[name] -= taken
+            parts["non_torch"] += taken
+            sources[name] += f", less {taken / GIB:.2f} GiB that the log's sum does not hold"
+    parts["non_torch"] = max(parts["non_torch"], 0)
+
+
+def _listed(parts: Any) -> str:
+    return ", ".join(_NAMES.get(part, part) for part in parts)
+
+
+# ---- keeping ----
 
 
 def profile_of(
-    facts: LogFacts, plan: CapacityPlan | None = None, tokens_at: Callable[[int], int] | None = None
+    facts: LogFacts,
+    plan: CapacityPlan | None = None,
+    tokens_at: Callable[[int], int] | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The observed parts in GiB, and what they were observed with.
 
-    plan: prediction for the same server; then what the log does not tell is taken from it, and non-torch
-    is what is left, so that the parts add up to the log's own KV cache memory.
+    plan: prediction for the same server, asked with `flags`; then what the log does not tell is filled in
+    from it, and the rest is noted that brings the sum to the log's own KV cache memory.
     tokens_at: tokens that the same server prints for so many available bytes; with them the sum meets
     the log's tokens, not only its rounded GiB.
     Raises KvsimError if the log prints none of the parts.
@@ -56,33 +205,28 @@ def profile_of(
     parts = {name: gib for name, gib in printed.items() if gib is not None}
     if not parts:
         raise KvsimError("--save-profile: the log prints none of the parts that a profile holds")
+    content: dict[str, Any] = {"kvsim_profile": FORM, "parts_gib": parts}
     available = _available(facts, tokens_at)
-    if plan is not None and plan.prediction is not None and available is not None:
-        parts = _balanced(parts, plan, available)
-    seen = {key: value for key, value in asdict(facts).items() if value is not None}
-    return {
-        "kvsim_profile": 1,
-        "parts_gib": {name: round(gib, 7) for name, gib in parts.items()},
-        "observed_with": seen,
-    }
+    if plan is not None and plan.prediction is not None:
+        if available is not None:
+            content |= _filled(parts, plan, available)
+        content["server"] = server_of(plan, flags or {})
+    else:
+        content["server"] = _logged_server(facts)
+    content["observed_with"] = {key: value for key, value in asdict(facts).items() if value is not None}
+    return content
 
 
-def _balanced(parts: dict[str, float], plan: CapacityPlan, available: int) -> dict[str, float]:
-    """All parts, with non-torch (and if need be activation) as what is left of the sum."""
+def _filled(parts: Mapping[str, float], plan: CapacityPlan, available: int) -> dict[str, Any]:
+    """Predicted parts for those that are not printed, and what then is left of the log's sum."""
     found = plan.prediction
     assert found is not None
+    filled = {name: round(getattr(found, name) / GIB, 7) for name in PARTS if name not in parts}
+    full = filled | dict(parts)
     if not found.cuda_graphs:  # measured, but not taken off by this release
-        parts = parts | {"cuda_graphs": 0.0}
-    full = {name: getattr(found, name) / GIB for name in _PARTS} | parts
+        full["cuda_graphs"] = 0.0
     used = (found.requested - available - sum(extra.size for extra in plan.extras)) / GIB
-    full["non_torch"] = used - full["weights"] - full["activation"] - full["cuda_graphs"]
-    for name in ("activation", "weights"):  # a part cannot be less than nothing
-        if full["non_torch"] < 0:
-            taken = min(-full["non_torch"], full[name])
-            full[name] -= taken
-            full["non_torch"] += taken
-    full["non_torch"] = max(full["non_torch"], 0.0)
-    return full
+    return {"filled_gib": filled, "rest_gib": round(used - sum(full.values()), 7)}
 
 
 def _available(facts: LogFacts, tokens_at: Callable[[int], int] | None) -> int | None:
@@ -99,34 +243,3 @@ def _available(facts: LogFacts, tokens_at: Callable[[int], int] | None) -> int |
         half = (low + high) // 2
         low, high = (low, half) if tokens_at(half) >= facts.kv_tokens else (half + 1, high)
     return low + 4096 if tokens_at(low + 4096) == facts.kv_tokens else middle
-
-
-def save_profile(content: Mapping[str, Any], path: Path) -> None:
-    """Write what `profile_of` made; a file that is there stays until the new one is complete."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise KvsimError(f"--save-profile: {path}: {error.strerror or error}") from error
-
-
-def read_profile(path: Path) -> Profile:
-    """Raises KvsimError for a file that `save_profile` did not write."""
-    try:
-        content = read_json(path)
-    except KvsimError as error:
-        raise KvsimError(str(error).replace("a model's config.json", "a profile")) from error
-    parts = content.get("parts_gib") if isinstance(content, Mapping) else None
-    if not isinstance(parts, Mapping) or not parts:
-        raise KvsimError(f"{path}: not a profile that kvsim capacity --log ... --save-profile wrote")
-    for name, gib in parts.items():
-        good = isinstance(gib, int | float) and not isinstance(gib, bool) and 0 <= gib < 1e6
-        if name not in _PARTS or not good:
-            shown = "a number of thousands of digits" if isinstance(gib, int) else repr(str(gib)[:40])
-            raise KvsimError(f"{path}: parts_gib: {name[:40]!r} is {shown}, wanted GiB of a known part")
-    seen = content.get("observed_with") or {}
-    if not isinstance(seen, Mapping):
-        raise KvsimError(f"{path}: observed_with: {str(seen)[:40]!r}, wanted an object with keys")
-    return Profile({name: round(gib * GIB) for name, gib in parts.items()}, dict(seen))

@@ -12,6 +12,17 @@ from kvsim.gpu.model import QUANT_BYTES
 
 # Keys under which the libraries list the modules that they left alone.
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules")
+_METHODS = (
+    "gptq",
+    "awq",
+    "auto-round",
+    "bitsandbytes",
+    "compressed-tensors",
+    "modelopt",
+    "fp8",
+    "fbgemm_fp8",
+    "mxfp4",
+)
 # Parts of `kvsim.gpu.weights.weight_parts`, by a module of theirs.
 _MODULES = {
     "attention": ("self_attn.q_proj", "self_attn.kv_b_proj", "attn.qkv"),
@@ -50,7 +61,10 @@ def read_quantization(config: Config, kinds: tuple[str, ...]) -> QuantizationFac
         return QuantizationFacts()
     name = _format(found.replace("_", "-") if "compressed" in found else found, details)
     if name not in QUANT_BYTES:
-        raise KvsimError(f"model: quantization {found!r} is not known; known are {', '.join(QUANT_BYTES)}")
+        key, known = (
+            ("quantization", QUANT_BYTES) if config.get("quantization") else ("quant_method", _METHODS)
+        )
+        raise KvsimError(f"model: {key} {found[:40]!r} is not known; known are {', '.join(known)}")
     return QuantizationFacts(
         name, _group_size(details), _unquantized(details, kinds), _has_fp8_cache(details)
     )

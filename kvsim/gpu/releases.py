@@ -5,13 +5,16 @@ that it needs changed at a few points only (read from the wheels 0.6.6 to 0.33.0
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.model import ModelSpec
 from kvsim.rules import VllmRules, rules_for
 
 _OLDEST, _NEWEST = 2, 33
+_V0_LONG_CONTEXT = 32768  # beyond, prompts are cut into chunks
 _V0_MULTIMODAL_TOKENS = 5120  # `_MULTIMODAL_MODEL_MAX_NUM_BATCHED_TOKENS`
 _V2_DENSE_FAMILIES = {
     22: ("qwen3-",),
@@ -109,7 +112,7 @@ def release(version: str, engine: str = "") -> Release:
     last = version.strip().split("-")[-1]
     found = re.fullmatch(r"v?0\.(\d{1,3})(?:\.(\d{1,3}))?((?:\.?post|\.?dev|rc|\+|[a-z]).*)?", last)
     if not found or not _OLDEST <= int(found[1]) <= _NEWEST:
-        raise KvsimError(f"vllm_version: {version!r} is not known; give one from 0.{_OLDEST} to 0.{_NEWEST}")
+        raise KvsimError(f"vllm_version: {version!r} is not known; give one from 0.6 to 0.{_NEWEST}")
     minor, patch = int(found[1]), int(found[2] or 0)
     return Release(minor, patch, v0 or (not engine and minor < 8))
 
@@ -123,9 +126,15 @@ def batch_limits(
     max_model_len: int,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    chunked: bool | None = None,
 ) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs), an API server's defaults where None (`engine/arg_utils.py`)."""
-    tokens, seqs = _defaults(release, memory_bytes, gpu_name, model, max_model_len)
+    """(max_num_batched_tokens, max_num_seqs), an API server's defaults where None (`engine/arg_utils.py`).
+
+    chunked: whether prefills are cut into chunks, the release's default if None.
+    """
+    if chunked is None:
+        chunked = chunks_prefill(release, model, max_model_len)
+    tokens, seqs = _defaults(release, memory_bytes, gpu_name, model, None if chunked else max_model_len)
     seqs = max_num_seqs or seqs
     if max_num_batched_tokens is None and release.minor >= 9 and not release.v0:
         tokens = min(tokens, seqs * max_model_len)
@@ -133,12 +142,45 @@ def batch_limits(
     return tokens, max_num_seqs or min(seqs, tokens)
 
 
+def chunks_prefill(
+    release: Release, model: ModelSpec, max_model_len: int, flags: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether a prompt may be cut into several batches.
+
+    flags: enable_chunked_prefill decides; V0 has it for long contexts only, and not beside everything.
+    """
+    flags = flags or {}
+    asked: bool | None = flags.get("enable_chunked_prefill")
+    if asked is not None:
+        return asked
+    if not release.v0:
+        return model.encoder is None
+    windowed = bool(model.layer_types) and set(model.layer_types) == {"sliding"}
+    latent = model.is_mla and release.minor >= 8
+    other = windowed or latent or flags.get("enable_lora") or flags.get("speculative_config")
+    return max_model_len > _V0_LONG_CONTEXT and not (model.vision or other)
+
+
+def length_regimes(release: Release, longest: int) -> list[tuple[int, int]]:
+    """Lengths up to `longest` in ranges where a longer request never has more memory, the longest first."""
+    cut = _V0_LONG_CONTEXT
+    if release.v0 and longest > cut:
+        return [(cut + 1, longest), (1, cut)]
+    return [(1, longest)]
+
+
 def _defaults(
-    release: Release, memory_bytes: int, gpu_name: str, model: ModelSpec, max_model_len: int
+    release: Release, memory_bytes: int, gpu_name: str, model: ModelSpec, whole_prompt: int | None
 ) -> tuple[int, int]:
-    if release.v0:  # without chunked prefill a prompt must fit one batch
-        tokens = 2048 if max_model_len > 32768 else max(2048, max_model_len)
+    """whole_prompt: tokens that one batch must hold, None with chunked prefill."""
+    if release.v0:
+        tokens = max(2048, whole_prompt or 0)
         return max(tokens, _V0_MULTIMODAL_TOKENS) if model.vision else tokens, 256
+    tokens, seqs = _of_card(release, memory_bytes, gpu_name)
+    return max(tokens, whole_prompt or 0), seqs
+
+
+def _of_card(release: Release, memory_bytes: int, gpu_name: str) -> tuple[int, int]:
     if _is_huge(release, memory_bytes):
         return 16384, 1024
     return (8192, 1024) if _is_large(release, memory_bytes, gpu_name) else (2048, 256)

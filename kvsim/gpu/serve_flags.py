@@ -1,7 +1,6 @@
 """A vLLM command line, read as it is: flags that bear on memory are used, the rest is listed.
 
-Names and kinds of all flags are data (``data/serve_flags.json``); how they may be written follows
-`FlexibleArgumentParser` of vLLM 0.33.0 (`utils/argparse_utils.py`).
+How flags may be written follows `FlexibleArgumentParser` of vLLM 0.33.0 (`utils/argparse_utils.py`).
 """
 
 import json
@@ -9,13 +8,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.command_line import CommandLine, read_words
-from kvsim.gpu.flag_values import VALUES, plain_value, whole_number
+from kvsim.gpu.flag_values import (
+    VALUES,
+    captures_nothing,
+    optimization_level,
+    plain_value,
+    switch,
+    whole_number,
+)
+from kvsim.gpu.known_flags import ALIASES, DRAFT_FLAGS, NOT_MODELLED, SWITCHES, known_flags, short_flags
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class ServeFlags:
     values: by the names of `kvsim.plan_capacity`. ignored: flags without a bearing on memory, as written.
     unmodelled: flags that do bear on memory, in a way that is not modelled.
     unknown: flags that no vLLM has, each with the nearest that there is. version: of a docker image's tag.
+    remarks: what else a reader should know of how the line was understood, a sentence each.
     config: the file of --config; its content comes in by `words_of_config`.
     """
 
@@ -35,54 +41,7 @@ class ServeFlags:
     unknown: tuple[str, ...] = ()
     version: str | None = None
     config: str | None = None
-
-
-_SWITCHES = {
-    "enforce-eager",
-    "skip-mm-profiling",
-    "language-model-only",
-    "async-scheduling",
-    "enable-prefix-caching",
-    "enable-expert-parallel",
-    "enable-lora",
-    "fully-sharded-loras",
-    "enable-hybrid-kv-cache-manager",
-}
-_NOT_MODELLED = {
-    "attention-config",
-    "enable-cumem-allocator",
-    "enable-sleep-mode",
-    "enable-sliding-window",
-    "enable-tower-connector-lora",
-    "kv-cache-dtype-skip-layers",
-    "kv-sharing-fast-prefill",
-    "lora-dtype",
-    "mamba-block-size",
-    "mamba-cache-dtype",
-    "mm-encoder-only",
-    "mm-encoder-tp-mode",
-    "mm-ipc-gpu-memory-gb",
-    "offload-group-size",
-    "prefill-context-parallel-size",
-    "quantization-config",
-    "use-replayssm",
-}
-_ALIASES = {"device-memory-utilization": "gpu-memory-utilization", "kv-cache-memory": "kv-cache-memory-bytes"}
-_DRAFT_FLAGS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
-
-
-@cache
-def known_flags() -> dict[str, str]:
-    """Every flag of vLLM 0.6 to 0.33: "switch", "value", "optional" (value) or "list"."""
-    data = _data()
-    return {name: kind for kind in ("switch", "value", "optional", "list") for name in data[kind]}
-
-
-@cache
-def _data() -> dict[str, Any]:
-    path = Path(__file__).parent / "data" / "serve_flags.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    remarks: tuple[str, ...] = ()
 
 
 def read_command(words: Sequence[str], config_words: Iterable[str] = ()) -> ServeFlags:
@@ -94,7 +53,7 @@ def read_command(words: Sequence[str], config_words: Iterable[str] = ()) -> Serv
     line = read_words(words)
     reader = _Reader(line)
     reader.read(list(config_words))
-    reader.model_is_stated = False
+    reader.model_is_positional = False
     reader.read(list(line.words))
     return reader.result()
 
@@ -104,7 +63,8 @@ class _Reader:
         self.line = line
         self.rest: list[str] = []
         self.model: str | None = None
-        self.model_is_stated = False
+        self.model_is_positional = False
+        self.model_flag: str | None = None
         self.config: str | None = None
         self.values: dict[str, Any] = dict(line.values)
         self.ignored: list[str] = []
@@ -133,13 +93,19 @@ class _Reader:
             tuple(self.unknown),
             self.line.version,
             self.config,
+            (*self.line.remarks, *self._remarks()),
         )
 
+    def _remarks(self) -> tuple[str, ...]:
+        if self.model_is_positional and self.model_flag not in (None, self.model):
+            return (f"--model {self.model_flag} has no effect beside {self.model}, which vLLM takes",)
+        return ()
+
     def _positional(self, word: str) -> None:
-        if self.model_is_stated:
-            self.ignored.append(word)
-        self.model = self.model if self.model_is_stated else word
-        self.model_is_stated = True
+        if self.model_is_positional:
+            self.unknown.append(word)
+            return
+        self.model, self.model_is_positional = word, True
 
     def _flag(self, word: str) -> None:
         written, equals, value = word.partition("=")
@@ -161,11 +127,11 @@ class _Reader:
 
     def _name(self, written: str, stem: str) -> tuple[str, bool]:
         """The flag's full name, and what it sets if it is a switch."""
-        known, short = known_flags(), _data()["short"]
+        known, short = known_flags(), short_flags()
         if written.partition(".")[0] in short:
             return short[written.partition(".")[0]], True
         name = stem.replace("_", "-")
-        name = _ALIASES.get(name, name)
+        name = ALIASES.get(name, name)
         if name in known:
             return name, True
         for prefix, put in (("no-", ""), ("disable-", "enable-"), ("no-disable-", "enable-")):
@@ -184,9 +150,9 @@ class _Reader:
         if value is None and self.rest and self.rest[0].lower() in ("true", "false"):  # releases up to 0.8
             value = self.rest.pop(0)
             word += f" {value}"
-        if value is not None and value.lower() == "false":
+        if value is not None and not switch(value, f"--{flag}"):
             setting = not setting
-        if flag not in _SWITCHES:
+        if flag not in SWITCHES:
             self._list(flag, word)
         elif flag == "enable-hybrid-kv-cache-manager":
             self.values["disable_hybrid_kv_cache_manager"] = not setting
@@ -208,7 +174,7 @@ class _Reader:
         self._list(flag, " ".join(taken))
 
     def _list(self, flag: str, written: str) -> None:
-        (self.unmodelled if flag in _NOT_MODELLED else self.ignored).append(written)
+        (self.unmodelled if flag in NOT_MODELLED else self.ignored).append(written)
 
     def _spare(self) -> bool:
         """Whether a word that stands free may go to a list: not if it is the only one left for the model."""
@@ -224,15 +190,16 @@ class _Reader:
     def _use(self, flag: str, text: str) -> bool:
         """Take a value that bears on memory; False for one that does not."""
         if flag == "model":
-            self.model, self.model_is_stated = text, True
+            self.model_flag = text
+            self.model = self.model if self.model_is_positional else text
         elif flag == "config":
             self.config = text
-        elif flag in _DRAFT_FLAGS:
+        elif flag in DRAFT_FLAGS:
             drafts = self.values.setdefault("speculative_config", {})
             number = flag == "spec-tokens"
-            drafts[_DRAFT_FLAGS[flag]] = whole_number(text, f"--{flag}") if number else text
+            drafts[DRAFT_FLAGS[flag]] = whole_number(text, f"--{flag}") if number else text
         elif flag == "optimization-level":
-            if text == "0":
+            if optimization_level(text, "-O") == 0:
                 self.values["enforce_eager"] = True  # neither compiled nor captured
             else:
                 self.ignored.append(f"-O {text}")
@@ -261,16 +228,20 @@ class _Reader:
 
     def _not_known(self, word: str, flag: str, equals: str) -> None:
         close = get_close_matches(flag, known_flags(), n=1, cutoff=0.7)
+        meant = [each for each in known_flags() if flag and each.startswith(flag)]
         text = word
         if not equals and self.rest and not self.rest[0].startswith("-") and self._spare():
             text += f" {self.rest.pop(0)}"
-        self.unknown.append(f"{text} (nearest: --{close[0]})" if close else text)
+        if len(meant) > 1:
+            some = ", ".join(f"--{each}" for each in meant[:4]) + (", ..." if len(meant) > 4 else "")
+            self.unknown.append(f"{text} (could be {some})")
+        else:
+            self.unknown.append(f"{text} (nearest: --{close[0]})" if close else text)
 
     def _derive(self) -> None:
         """What follows for memory from flags that are not about it."""
         compilation = self.values.pop("compilation_config", {})
-        captures_none = str(compilation.get("cudagraph_mode", "")).upper() == "NONE"
-        if captures_none or compilation.get("mode", compilation.get("level")) in (0, "NONE"):
+        if captures_nothing(compilation):
             self.values.setdefault("enforce_eager", True)
         if self.values.get("quantization", "").lower() == "none":
             del self.values["quantization"]

@@ -1,51 +1,28 @@
 """Rows of published start-up logs: checked by arithmetic, and compared with the prediction.
 
-The file is a CSV with the columns of public collections: id, engine, version, arch_class, model, quant,
-kv_dtype, gpu, total_gib, tp, gpu_memory_utilization, max_model_len, max_num_seqs, max_num_batched_tokens,
-enforce_eager, block_size, and what vLLM printed: available_kv_gib, available_kv_bytes, num_gpu_blocks,
-num_cpu_blocks, kv_tokens, max_concurrency, needed_gib, est_max_len; status is "ok" or "failed".
-
 The prediction reads only engine, version, model, quant, kv_dtype, gpu, total_gib, tp, utilization, the
 limits, enforce_eager and block_size.
 """
 
-import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.kv_cache_spec import cdiv
 from kvsim.gpu.layout import CacheLayout, MambaMode, cache_layout
+from kvsim.gpu.log_rows import PRINTED, LogRow
 from kvsim.gpu.memory import KVCacheOptions
 from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction, predict_memory
-from kvsim.gpu.releases import Release, batch_limits, release
+from kvsim.gpu.releases import Release, batch_limits
 
 GIB = 1 << 30
 _CPU_SWAP_BYTES = 4 * GIB  # V0's default --swap-space
 _QUANT = {"4bit": "int4"}
-_PRINTED = ("available_kv_gib", "available_kv_bytes", "num_gpu_blocks", "kv_tokens")
-_NUMBERS = (
-    *_PRINTED,
-    "total_gib",
-    "tp",
-    "gpu_memory_utilization",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enforce_eager",
-    "block_size",
-    "num_cpu_blocks",
-    "max_concurrency",
-    "needed_gib",
-    "est_max_len",
-)
-_NEEDED = ("id", "model", "status")
 
 
 @dataclass(frozen=True)
@@ -74,66 +51,6 @@ class Scored:
     @property
     def gib_error(self) -> float:
         return (self.available - self.printed_available) / GIB
-
-
-@dataclass(frozen=True)
-class LogRow:
-    """One start-up. `number` is a column as a float, None where it is blank."""
-
-    cells: Mapping[str, str]
-    where: str
-
-    def __getitem__(self, key: str) -> str:
-        return (self.cells.get(key) or "").strip()
-
-    def number(self, key: str) -> float | None:
-        text = self[key]
-        if not text or text == "auto":
-            return None
-        try:
-            value = float(text.replace(",", ""))
-        except ValueError:
-            value = float("nan")
-        if not abs(value) < 1e18:
-            raise KvsimError(f"{self.where}: {key} is {text[:40]!r}, wanted a number")
-        return value
-
-    def whole(self, key: str) -> int | None:
-        value = self.number(key)
-        return None if value is None else int(value)
-
-    @property
-    def tp(self) -> int:
-        return max(1, self.whole("tp") or 1)
-
-    @property
-    def release(self) -> Release:
-        """As stated; one of the usual where the text is no release (a branch, a date)."""
-        try:
-            return release(self["version"], self["engine"])
-        except KvsimError:
-            return release("", self["engine"])
-
-
-def read_rows(path: Path) -> list[LogRow]:
-    """All rows; raises KvsimError with file and line for what cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KvsimError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise KvsimError(f"{path}: not UTF-8 text") from error
-    try:
-        reader = csv.DictReader(text.splitlines())
-        missing = [key for key in _NEEDED if key not in (reader.fieldnames or ())]
-        if missing:
-            raise KvsimError(f"{path}: no column {missing[0]!r}; wanted a CSV with {', '.join(_NEEDED)} ...")
-        rows = [LogRow(row, f"{path}: line {reader.line_num}") for row in reader]
-    except csv.Error as error:
-        raise KvsimError(f"{path}: not a CSV file: {error}") from error
-    for row, key in product(rows, _NUMBERS):
-        row.number(key)  # all bad numbers are told before anything is counted
-    return rows
 
 
 # ---- shapes ----
@@ -367,7 +284,7 @@ def score(row: LogRow) -> Scored | str:
     total = row_memory(row)
     if total is None:
         return "memory of the card not known"
-    if not any(row.number(key) is not None for key in _PRINTED):
+    if not any(row.number(key) is not None for key in PRINTED):
         return "no result printed"
     try:
         model = row_model(row)
@@ -407,7 +324,7 @@ def row_memory(row: LogRow) -> int | None:
 def row_setup(row: LogRow, model: ModelSpec, total: int) -> MemorySetup:
     """The flags of a row, with the release's defaults where it states none."""
     of, gpu = row.release, row["gpu"]
-    length = row.whole("max_model_len") or model.max_position_embeddings or 4096
+    length = row.whole("max_model_len") or model.usual_length(of.minor) or 4096
     batched, seqs = batch_limits(
         of,
         total,

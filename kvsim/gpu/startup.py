@@ -105,14 +105,16 @@ def estimate_available(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    image_pixels: int | None = None,
 ) -> AvailableEstimate:
     """What `kvsim.gpu.prediction` says is left; a prediction, not vLLM's profile run.
 
     max_model_len None or -1: the model's own maximum. Limits that are None: the release's defaults.
+    image_pixels: greatest area of a picture, None for the processor's own.
     Raises KVCacheTooSmallError if nothing is left.
     """
     of = release(rules.version)
-    length = max_model_len if max_model_len and max_model_len > 0 else model.max_position_embeddings or 4096
+    length = max_model_len if max_model_len and max_model_len > 0 else model.usual_length(of.minor) or 4096
     batched, seqs = batch_limits(
         of,
         gpu.memory_bytes,
@@ -133,6 +135,7 @@ def estimate_available(
         max_num_batched_tokens=batched,
         tensor_parallel_size=tensor_parallel_size,
         pipeline_parallel_size=pipeline_parallel_size,
+        image_pixels=image_pixels,
     )
     found = predict_memory(model, of, setup)
     if found.available <= 0:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.capacity_question import CapacityQuestion
+from kvsim.gpu.config_refusals import allowed_length, config_refusal
 from kvsim.gpu.refusals import GIB
+from kvsim.gpu.releases import chunks_prefill, length_regimes
 
 _HIGHEST_UTILIZATION = 0.98  # beyond, what the driver itself needs is no longer free
 _MORE_RANKS = (2, 4, 8, 16)
@@ -34,6 +36,8 @@ def ways_out(question: CapacityQuestion, length: int) -> tuple[WayOut, ...]:
     """
     if question.layout().blocks_decide:
         return (_more_blocks(question, length),)
+    if config_refusal(question):
+        return _allowed(question, length)
     before, prefix = at_free_utilization(question), ""
     if before is None:
         return ()
@@ -42,6 +46,44 @@ def ways_out(question: CapacityQuestion, length: int) -> tuple[WayOut, ...]:
     ways = [_utilization(question, length), _fp8(before, length, prefix)]
     ways.append(_tensor_parallel(before, length, prefix))
     return tuple(way for way in ways if way)
+
+
+def _allowed(question: CapacityQuestion, length: int) -> tuple[WayOut, ...]:
+    """After a refusal of lengths or batch limits: what makes the flags go together."""
+    shorter = allowed_length(question)
+    ways = []
+    if 0 < shorter < length:
+        price = "the longest that goes with the model's configuration and the other flags"
+        flags = f"--max-model-len {shorter}"
+        ways.append(WayOut("shorter requests", flags, *_served(question, shorter), price))
+    allowing = question.with_flags(allow_long_max_model_len=True)
+    if config_refusal(allowing) is None:
+        price = "in the environment: positions that the model was not made for, with answers to match"
+        ways.append(
+            WayOut("permission", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", *_served(allowing, length), price)
+        )
+    else:
+        whole = not chunks_prefill(question.release, question.model, length, question.flags)
+        tokens = max(length if whole else 0, question.setup.max_num_seqs)
+        wider = question.with_flags(max_num_batched_tokens=tokens)
+        if config_refusal(wider) is None:
+            price = "a larger profile run, and with it less for the cache"
+            flags = f"--max-num-batched-tokens {tokens}"
+            ways.append(WayOut("larger batches", flags, *_served(wider, length), price))
+    return tuple(ways)
+
+
+def longest_allowed(question: CapacityQuestion) -> int:
+    """The longest max_model_len that the configuration and the memory allow; 0 if none."""
+    length = allowed_length(question) if starts(question) else 0
+    return fitting(question, length)[1] if length else 0
+
+
+def _served(question: CapacityQuestion, length: int) -> tuple[bool, int]:
+    """As `fitting`; a server that must lower its utilization first does not start as asked."""
+    before = at_free_utilization(question) if length else None
+    fits, longest = fitting(before, length) if before else (False, 0)
+    return fits and before is question, longest
 
 
 def starts(question: CapacityQuestion) -> bool:
@@ -62,9 +104,34 @@ def at_free_utilization(question: CapacityQuestion) -> CapacityQuestion | None:
 
 
 def fitting(question: CapacityQuestion, length: int) -> tuple[bool, int]:
-    """Whether a request of that length fits, and the longest up to it that does."""
-    longest = question.layout().longest(question.available(), length)
-    return longest >= length, longest
+    """Whether a server of that max_model_len starts, and the longest up to it that does.
+
+    Memory is predicted anew for a length that changes the batch limits, and with them the profile run.
+    """
+    full = question.with_length(length)
+    best = _longest(full, length)
+    if best < 1 or full.with_length(best).available() != full.available():
+        ranges = length_regimes(question.release, length)
+        best = next((found for low, high in ranges if (found := _last(question, low, high))), 0)
+    return best >= length, best
+
+
+def _longest(question: CapacityQuestion, length: int) -> int:
+    return question.layout().longest(question.available(), length)
+
+
+def _last(question: CapacityQuestion, low: int, high: int) -> int:
+    """The longest of low..high that fits, where none fits beyond one that does not; 0 if none does."""
+
+    def fits(length: int) -> bool:
+        return _longest(question.with_length(length), length) >= length
+
+    if not fits(low):
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def _free_share(question: CapacityQuestion) -> float:
@@ -100,8 +167,8 @@ def _utilization(question: CapacityQuestion, length: int) -> WayOut | None:
     highest = min(_HIGHEST_UTILIZATION, _floor(_free_share(question)))
     beyond = ""
     if wanted > highest:
-        size = (wanted - highest) * question.total / GIB
-        beyond = f"; {length:,} tokens would need {wanted:.2f}, {size:.2f} GiB more than there is"
+        cards = "this card" if _gpus(question) == 1 else "these cards"
+        beyond = f"; {length:,} tokens are impossible on {cards}, {_lacking(question, wanted, highest)}"
     if highest <= now and starts(question):
         _, longest = fitting(question, length)
         return WayOut("utilization", "", False, longest, f"{now:g} is the most that this card allows{beyond}")
@@ -116,6 +183,20 @@ def _utilization(question: CapacityQuestion, length: int) -> WayOut | None:
     return WayOut("utilization", f"--gpu-memory-utilization {value:g}", fits, longest, price)
 
 
+def _gpus(question: CapacityQuestion) -> int:
+    return question.options.tensor_parallel_size * question.options.pipeline_parallel_size
+
+
+def _lacking(question: CapacityQuestion, wanted: float, highest: float) -> str:
+    """What stands in the way of a utilization beyond the highest that can be asked for."""
+    size = (wanted - highest) * question.total / GIB
+    if question.used_by_others and highest < _HIGHEST_UTILIZATION:
+        return f"{size:.2f} GiB short beside the {question.used_by_others / GIB:.2f} GiB of other processes"
+    if wanted > 1:
+        return f"{size:.2f} GiB short"
+    return f"{size:.2f} GiB more than the driver leaves"
+
+
 def _fp8(question: CapacityQuestion, length: int, prefix: str) -> WayOut | None:
     if question.options.kv_cache_dtype.startswith("fp8"):
         return None
@@ -125,7 +206,8 @@ def _fp8(question: CapacityQuestion, length: int, prefix: str) -> WayOut | None:
         return None
     if longest < fitting(question, length)[1]:
         return None
-    price = "half the bytes a token, at 8-bit precision"
+    before, after = (each.layout().bytes_for(length) for each in (question, question.with_kv_dtype("fp8")))
+    price = f"8-bit precision; a request of {length:,} tokens takes {after / before:.0%} of the bytes"
     if _lacks_fp8(question.setup.gpu_name):
         price += "; this card has no fp8 units and converts on the fly"
     return WayOut("fp8 KV cache", f"{prefix}--kv-cache-dtype fp8", fits, longest, price)

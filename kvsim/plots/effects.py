@@ -94,17 +94,24 @@ def _draw_one(ax: Axes, row: int, effect: Effect, colour: str) -> None:
     ax.plot(
         effect.means, np.full(len(effect.means), row), "|", color=colour, markersize=9, markeredgewidth=1.6
     )
-    ends = (int(np.nanargmin(effect.means)), int(np.nanargmax(effect.means)))
-    for at, above in ((ends[0], False), (ends[1], True)):  # apart even where the bar is a stroke
-        ax.annotate(
-            effect.values[at].rsplit("/", 1)[-1],
-            (float(effect.means[at]), row),
-            (0, 7 if above else -7),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if above else "top",
-            fontsize=style.SMALL,
-        )
+    if not effect.span:
+        _name_end(ax, row, high, "all values alike", above=True)
+        return
+    for at, above in ((np.nanargmin, False), (np.nanargmax, True)):  # apart even where the bar is a stroke
+        end = int(at(effect.means))
+        _name_end(ax, row, float(effect.means[end]), effect.values[end].rsplit("/", 1)[-1], above=above)
+
+
+def _name_end(ax: Axes, row: int, mean: float, text: str, *, above: bool) -> None:
+    ax.annotate(
+        text,
+        (mean, row),
+        (0, 7 if above else -7),
+        textcoords="offset points",
+        ha="center",
+        va="bottom" if above else "top",
+        fontsize=style.SMALL,
+    )
 
 
 def _x_limits(ax: Axes, found: list[Effect]) -> None:

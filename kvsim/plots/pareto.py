@@ -139,7 +139,10 @@ def _label(ax: Axes, table: SweepTable, x: Numbers, y: Numbers, best: NDArray[np
         text = ", ".join(written(table.frame[key].iloc[row]) for key in keys)
         text = style.shorten(text, 30)
         share = ax.transAxes.inverted().transform(ax.transData.transform((x[row], y[row])))[0]
-        right = share * 60 * style.WIDTH < 4.2 * len(text) + 8  # no room to the left
+        width = 4.2 * len(text) + 8  # points
+        left = places[i] - places
+        covers = ((left[:, 0] > 0) & (left[:, 0] < width) & (abs(left[:, 1]) < 12)).any()
+        right = share * 60 * style.WIDTH < width or covers  # no room to the left
         ax.annotate(
             text,
             (x[row], y[row]),

@@ -7,11 +7,9 @@ pyplot, and what matplotlib's settings are elsewhere neither changes them nor is
 
 import io
 import math
-import os
-import secrets
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvsim.errors import KvsimError
+from kvsim.files import checked_place, write_whole
 
 WIDTH = 6.5  # inches, a column of text
 DPI = 150
@@ -251,22 +250,12 @@ def checked_path(path: str | Path) -> Path:
     if suffix not in SUFFIXES:
         what = f"{suffix} is no format of pictures here" if suffix else "the name has no ending"
         raise KvsimError(f"{path}: {what}; end it in one of {', '.join(SUFFIXES)}")
-    if path.is_dir():
-        raise KvsimError(f"{path}: is a folder; name a file")
+    checked_place(path)
     return path
 
 
 def save(figure: Figure, path: str | Path, dpi: float = DPI) -> Path:
     """Write a PNG, SVG or PDF, whole or not at all; raises KvsimError."""
     path = checked_path(path)
-    content = rendered(figure, path.suffix.lower(), dpi)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise KvsimError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    write_whole(path, rendered(figure, path.suffix.lower(), dpi))
     return path

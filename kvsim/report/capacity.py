@@ -10,6 +10,7 @@ from rich.text import Text
 from kvsim.gpu.capacity import CapacityPlan
 from kvsim.gpu.prediction import MemoryPrediction
 from kvsim.gpu.refusals import GIB
+from kvsim.gpu.releases import release
 from kvsim.gpu.ways_out import WayOut
 from kvsim.report.tables import table
 
@@ -37,6 +38,10 @@ _LETTERS = {
 def print_capacity(plan: CapacityPlan, out: Console) -> None:
     """Lines, bridge, bar, range; or the refusal and the ways out."""
     out.print(_title(plan), style="bold", soft_wrap=True)
+    if plan.tensor_parallel_size * plan.pipeline_parallel_size > 1:
+        out.print(
+            "Sizes and blocks are those of one GPU; tokens and requests those of the server", style="dim"
+        )
     for line in plan.lines:
         out.print(line, soft_wrap=True)
     if plan.refusal:
@@ -117,7 +122,7 @@ def bridge(plan: CapacityPlan) -> list[tuple[str, str, str]]:
                 f"{plan.blocks_per_request:,}",
                 f"blocks for {plan.max_model_len:,} tokens{_padded(plan)}",
             ),
-            ("tokens", f"{plan.kv_cache_size_tokens:,}", "as vLLM prints them"),
+            ("tokens", f"{plan.kv_cache_size_tokens:,}", _tokens_reason(plan)),
         ]
     return rows
 
@@ -129,6 +134,15 @@ def _blocks_reason(plan: CapacityPlan) -> str:
     return f"{rest / 2**20:,.1f} MiB left over, less than a block"
 
 
+def _tokens_reason(plan: CapacityPlan) -> str:
+    of = release(plan.vllm_version, plan.engine)
+    if of.v0 or of.minor < 8:
+        return "blocks x tokens of a block; this release prints blocks alone"
+    if plan.num_groups > 1 and of.prints_concurrency_times_length:
+        return "as vLLM prints them: requests x max_model_len; they move with that length, the blocks do not"
+    return "as vLLM prints them"
+
+
 def _memory_rows(plan: CapacityPlan) -> list[tuple[str, str, str]]:
     found = plan.prediction
     if found is None:
@@ -137,12 +151,32 @@ def _memory_rows(plan: CapacityPlan) -> list[tuple[str, str, str]]:
         ("the card", _gib(found.total), "as the driver shows it"),
         ("x utilization", _gib(found.requested), f"gpu_memory_utilization {plan.gpu_memory_utilization:g}"),
     ]
-    for key, name, size, why in _parts(found):
-        rows.append((f"- {name}", _gib(size), "observed, from the profile" if key in plan.observed else why))
-    for extra in plan.extras:
-        rows.append((f"{'-' if extra.size >= 0 else '+'} {extra.name}", _gib(abs(extra.size)), extra.why))
+    parts = [(name, size, plan.sources.get(key, why)) for key, name, size, why in _parts(found)] + [
+        (extra.name, extra.size, extra.why) for extra in plan.extras
+    ]
+    others = found.available - sum(extra.size for extra in plan.extras) - plan.available
+    if others:
+        parts.append(("other processes", others, "this release counts what they hold as its own"))
+    shown = rounded_to_sum([size for _, size, _ in parts], found.requested, plan.available)
+    for (name, size, why), gib in zip(parts, shown, strict=True):
+        rows.append((f"{'-' if size >= 0 else '+'} {name}", f"{abs(gib):.2f} GiB", why))
     rows.append(("= KV cache", _gib(plan.available), "available for KV"))
     return rows
+
+
+def rounded_to_sum(sizes: Sequence[int], requested: int, available: int) -> list[float]:
+    """GiB with two digits that lead from `requested` to `available`, both as they are shown.
+
+    Those that lose or gain most by rounding give way by a hundredth.
+    """
+    exact = [size / GIB * 100 for size in sizes]
+    shown = [round(value) for value in exact]
+    left = round(round(requested / GIB, 2) * 100) - round(round(available / GIB, 2) * 100) - sum(shown)
+    step = 1 if left > 0 else -1
+    order = sorted(range(len(sizes)), key=lambda i: step * (shown[i] - exact[i]))
+    for i in order[: abs(left)]:
+        shown[i] += step
+    return [value / 100 for value in shown]
 
 
 def _parts(found: MemoryPrediction) -> list[tuple[str, str, int, str]]:

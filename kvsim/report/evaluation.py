@@ -39,6 +39,10 @@ def print_evaluation(found: Evaluation, out: Console, *, every: bool) -> None:
         reasons.setdefault(why, []).append(row["id"])
     for why, ids in reasons.items():
         out.print(f"  {why}: {', '.join(ids)}", soft_wrap=True)
+    for row in found.without_release:
+        out.print(
+            f"{row['id']}: {row['version']!r} is no release; taken as vLLM {row.release.name}", soft_wrap=True
+        )
     out.print()
     out.print(found.total_line(), soft_wrap=True)
 
@@ -85,5 +89,6 @@ def evaluation_facts(found: Evaluation) -> dict[str, Any]:
             for row, each in found.scored
         },
         "not_predicted": {row["id"]: why for row, why in found.unscored},
+        "releases_not_known": {row["id"]: row["version"] for row in found.without_release},
         "total": found.total_line(),
     }

@@ -44,7 +44,7 @@ def filled(
     _check_ranks(engine, model)
     batched, seqs = batch_defaults(gpu, rules)
     seqs = engine.max_num_seqs or seqs
-    batched = engine.max_num_batched_tokens or _fitting_batch(engine, model, batched, seqs)
+    batched = engine.max_num_batched_tokens or _fitting_batch(engine, rules, model, batched, seqs)
     if batched < (engine.max_num_seqs or 0):
         problem = f"{seqs} is above max_num_batched_tokens, {batched}; a step must have a token for each"
         raise FieldError("max_num_seqs", problem)
@@ -58,7 +58,7 @@ def filled(
         "gpu_memory_utilization": engine.gpu_memory_utilization or rules.default_gpu_memory_utilization,
         "max_loras": engine.max_loras or (DEFAULT_MAX_LORAS if num_loras else None),
     }
-    _check_table(engine, model, update["max_num_seqs"])
+    _check_length(engine, rules, model, update["max_num_seqs"])
     return engine.model_copy(update=update)
 
 
@@ -76,10 +76,11 @@ def as_field_error(error: KvsimError) -> KvsimError:
     return FieldError(flag, problem) if colon and flag in EngineSection.model_fields else error
 
 
-def _check_table(engine: EngineSection, model: ModelSpec, seqs: int) -> None:
-    """The block table has a row for each sequence and room for the longest one in it."""
-    length: Any = engine.max_model_len or model.max_position_embeddings
-    if not model.max_position_embeddings and not isinstance(length, int):
+def _check_length(engine: EngineSection, rules: VllmRules, model: ModelSpec, seqs: int) -> None:
+    """The model allows it, and the block table has a row of it for each sequence."""
+    own = model.own_length(rules.minor)
+    length: Any = engine.max_model_len or (own.usual if own else None)
+    if own is None and not isinstance(length, int):
         raise FieldError("max_model_len", f"missing; give tokens, the maximum of {model.name} is not known")
     if length == "auto":  # the memory will settle it
         return
@@ -88,6 +89,9 @@ def _check_table(engine: EngineSection, model: ModelSpec, seqs: int) -> None:
         table = f"{seqs:,} sequences of {length:,} tokens take a block table of {entries:,} entries"
         problem = f"{table}, more than {MAX_TABLE_ENTRIES:,}; lower it or max_num_seqs"
         raise FieldError("max_model_len", problem)
+    words = own.too_long(length) if own else None
+    if own is not None and words is not None:
+        raise FieldError("max_model_len", f"{words} Give at most {int(own.most):,}")
 
 
 def _async_scheduling(engine: EngineSection, rules: VllmRules) -> bool:
@@ -100,9 +104,9 @@ def _async_scheduling(engine: EngineSection, rules: VllmRules) -> bool:
     return possible if engine.async_scheduling is None else engine.async_scheduling
 
 
-def _fitting_batch(engine: EngineSection, model: ModelSpec, batched: int, seqs: int) -> int:
+def _fitting_batch(engine: EngineSection, rules: VllmRules, model: ModelSpec, batched: int, seqs: int) -> int:
     length = engine.max_model_len
-    tokens = length if isinstance(length, int) else model.max_position_embeddings or MAX_INT
+    tokens = length if isinstance(length, int) else model.usual_length(rules.minor) or MAX_INT
     if not engine.enable_chunked_prefill:
         batched = max(batched, tokens)
     return min(batched, seqs * tokens)

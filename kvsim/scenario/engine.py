@@ -4,9 +4,18 @@ Defaults are those of vLLM 0.33's configuration classes. None means no value, or
 derives; `kvsim.scenario.defaults` fills in what depends on release and GPU.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+)
 
 from kvsim.gpu.memory import MAX_GPU_BLOCKS
 from kvsim.workload.checks import shown
@@ -39,53 +48,131 @@ def _model_length(value: Any) -> int | str | None:
     raise ValueError(f"{shown(value)} is neither a whole number from 1 to {MAX_INT} nor auto")
 
 
+_MODEL_LENGTH = {
+    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_INT}, {"const": "auto"}, {"type": "null"}]
+}
+
+
 class Section(BaseModel):
     """A strict, frozen part of a scenario: no unknown keys, no silent conversion."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
-class SpeculativeSection(Section):
-    """`speculative_config`; `acceptance` is the chance that one draft token is accepted."""
+def key(
+    default: Any,
+    meaning: str,
+    unit: str | None = None,
+    *,
+    examples: Sequence[Any] = (),
+    **schema: Any,
+) -> Any:
+    """A key of a section, as the JSON Schema and docs/scenario.md tell it.
 
-    method: Literal["ngram", "eagle"]
-    num_speculative_tokens: Annotated[int, Field(ge=1, le=1024)]
-    acceptance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    disable_lookahead_block_hashes: bool = False
+    `default` is ... if the key is needed; `schema` adds JSON Schema keywords for what a validator checks.
+    """
+    extra = {"x-unit": unit, **schema} if unit else schema
+    return Field(
+        default, description=meaning, examples=list(examples) or None, json_schema_extra=extra or None
+    )
+
+
+class SpeculativeSection(Section):
+    """Drafts. What they would say is not simulated, so `acceptance` has no default: it is the chance that a
+    draft token is accepted once those before it were. A server shows it for the first token of its drafts:
+    `vllm:spec_decode_num_accepted_tokens_per_pos` at position 0 / `vllm:spec_decode_num_drafts`.
+    """
+
+    method: Literal["ngram", "eagle"] = key(..., "how drafts are made")
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=1024)] = key(..., "drafts of a step", "tokens")
+    acceptance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = key(
+        ..., "chance that a draft is accepted", examples=[0.7]
+    )
+    disable_lookahead_block_hashes: bool = key(False, "EAGLE hashes without the next token (0.33)")
 
 
 class EngineSection(Section):
-    """vLLM's engine flags. `available_kv_cache_bytes` is what its start-up log prints as available."""
+    """vLLM's flags under vLLM's names."""
 
-    block_size: Annotated[int, Field(ge=1, le=MAX_BLOCK_SIZE)] = 16
-    num_gpu_blocks_override: Blocks | None = None
-    kv_cache_memory_bytes: Bytes | None = None
-    available_kv_cache_bytes: Bytes | None = None
-    gpu_memory_utilization: Fraction | None = None
-    max_model_len: Annotated[Any, BeforeValidator(_model_length)] = None
-    max_num_seqs: Seqs | None = None
-    max_num_batched_tokens: Batch | None = None
-    enable_prefix_caching: bool = True
-    prefix_caching_hash_algo: HashAlgo = "fast"
-    prefix_cache_retention_interval: CountFromZero | None = 0
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: CountFromZero = 0
-    disable_chunked_mm_input: bool = False
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    async_scheduling: bool | None = None
-    watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    scheduler_reserve_full_isl: bool | None = None
-    disable_hybrid_kv_cache_manager: bool = False
-    encoder_compute_budget: Batch | None = None
-    encoder_cache_size: Batch | None = None
-    max_loras: Count | None = None
-    speculative_config: SpeculativeSection | None = None
-    tensor_parallel_size: Ranks = 1
-    pipeline_parallel_size: Ranks = 1
-    decode_context_parallel_size: Ranks = 1
-    dtype: Dtype = "auto"
-    kv_cache_dtype: KVCacheDtype = "auto"
-    quantization: Annotated[str, AfterValidator(str.lower)] | None = None
+    block_size: Annotated[int, Field(ge=1, le=MAX_BLOCK_SIZE)] = key(
+        16,
+        "tokens of a KV block: 1, 2, 4, 8 or a multiple of 16",
+        "tokens",
+        examples=[16, 32, 64, 128],
+        anyOf=[{"multipleOf": 16}, {"enum": [1, 2, 4, 8]}],
+    )
+    num_gpu_blocks_override: Blocks | None = key(None, "blocks of the pool, whatever the memory", "blocks")
+    kv_cache_memory_bytes: Bytes | None = key(
+        None, "memory for the KV cache on one GPU; goes before all other ways", "bytes"
+    )
+    available_kv_cache_bytes: Bytes | None = key(
+        None,
+        "the same, as vLLM's log prints it; without either an estimate is made",
+        "bytes",
+        examples=[18_115_198_976],
+    )
+    gpu_memory_utilization: Fraction | None = key(
+        None, "share of the card for the estimate; by release (0.92, 0.9) if absent", examples=[0.9]
+    )
+    max_model_len: Annotated[Any, BeforeValidator(_model_length), WithJsonSchema(_MODEL_LENGTH)] = key(
+        None,
+        "of one request, prompt and output; auto: the longest that fits; the model's own maximum if absent",
+        "tokens",
+        examples=[8192, "auto"],
+    )
+    max_num_seqs: Seqs | None = key(None, "requests in a step; by release and GPU if absent", "requests")
+    max_num_batched_tokens: Batch | None = key(
+        None, "tokens in a step; by release and GPU if absent", "tokens", examples=[2048, 8192]
+    )
+    enable_prefix_caching: bool = key(True, "reuse of cached prefixes")
+    prefix_caching_hash_algo: HashAlgo = key(
+        "fast", "vLLM's block hashes, or a faster chain that tells apart the same"
+    )
+    prefix_cache_retention_interval: CountFromZero | None = key(
+        0, "tokens between window blocks kept; 0: the last only, null: all tails", "tokens"
+    )
+    enable_chunked_prefill: bool = key(True, "long prompts may be split over steps")
+    long_prefill_token_threshold: CountFromZero = key(
+        0, "most tokens of one prompt in a step; 0 for no limit", "tokens"
+    )
+    disable_chunked_mm_input: bool = key(False, "a picture is computed in one step")
+    scheduling_policy: Literal["fcfs", "priority"] = key(
+        "fcfs", "first come first served, or by the requests' priority"
+    )
+    async_scheduling: bool | None = key(None, "schedule a step ahead; on where the release can, if absent")
+    watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = key(
+        0.0, "share of the blocks kept free at admission (0.33)"
+    )
+    scheduler_reserve_full_isl: bool | None = key(
+        None, "admit a prompt only if all of it fits; on in 0.33 if absent (the flag came with 0.19)"
+    )
+    disable_hybrid_kv_cache_manager: bool = key(False, "window layers are stored as full attention")
+    encoder_compute_budget: Batch | None = key(
+        None, "picture tokens encoded in a step; by model and batch if absent", "tokens"
+    )
+    encoder_cache_size: Batch | None = key(
+        None, "picture tokens kept encoded; by model and batch if absent", "tokens"
+    )
+    max_loras: Count | None = key(
+        None, "adapters in one step; 1 with a workload of adapters if absent", "adapters"
+    )
+    speculative_config: SpeculativeSection | None = key(
+        None,
+        "drafts of speculative decoding",
+        examples=[{"method": "eagle", "num_speculative_tokens": 3, "acceptance": 0.7}],
+    )
+    tensor_parallel_size: Ranks = key(1, "GPUs that share each layer; divides the attention heads", "GPUs")
+    pipeline_parallel_size: Ranks = key(1, "GPUs that take layers in turn; at most the layers", "GPUs")
+    decode_context_parallel_size: Ranks = key(
+        1, "ranks that share a request's tokens; divides tensor_parallel_size", "ranks"
+    )
+    dtype: Dtype = key("auto", "of weights, and of the KV cache for auto; float32 doubles both")
+    kv_cache_dtype: KVCacheDtype = key("auto", "of the KV cache; auto is the model's")
+    quantization: Annotated[str, AfterValidator(str.lower)] | None = key(
+        None,
+        "a method of vLLM: sets the bytes of a weight; the model's own if absent",
+        examples=["fp8", "awq", "gptq"],
+    )
 
     @field_validator("block_size")
     @classmethod
@@ -109,8 +196,8 @@ class EngineSection(Section):
 class ClusterSection(Section):
     """How many replicas serve the traffic, and who spreads it."""
 
-    replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
-    router: Literal["round_robin"] = "round_robin"
+    replicas: Annotated[int, Field(ge=1, le=100_000)] = key(1, "only 1 so far", "serving instances", const=1)
+    router: Literal["round_robin"] = key("round_robin", "who gets a request")
 
     @field_validator("replicas")
     @classmethod

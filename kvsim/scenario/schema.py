@@ -18,6 +18,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -27,10 +28,10 @@ from kvsim.gpu import catalog
 from kvsim.gpu.cost.calibration import Calibration
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.quantization import served_as
-from kvsim.rules import rules_for
+from kvsim.rules import releases, rules_for
 from kvsim.scenario.calibration import digest, read_calibration
 from kvsim.scenario.defaults import as_field_error, filled
-from kvsim.scenario.engine import ClusterSection, EngineSection, Section
+from kvsim.scenario.engine import ClusterSection, EngineSection, Section, key
 from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
@@ -57,6 +58,13 @@ def _version(value: Any) -> str:
         return rules_for(str(value)).version
     except KvsimError as error:
         raise ValueError(str(error).removeprefix("vllm_version: ")) from None
+
+
+def _version_schema() -> dict[str, Any]:
+    """What `_version` takes."""
+    numbers = [float(name) for name in releases() if str(float(name)) == name]
+    text = {"type": "string", "pattern": rf"^({'|'.join(map(re.escape, releases()))})(\..*)?$"}
+    return {"anyOf": [{"enum": numbers}, text]}
 
 
 def _gpu(value: str) -> str:
@@ -102,21 +110,51 @@ class Scenario(Section):
     Raises pydantic's ValidationError; `load_scenario` turns it into one line.
     """
 
-    name: str
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    vllm_version: Annotated[str, BeforeValidator(_version)] = "0.33"
-    model: Annotated[Text, AfterValidator(_model)]
-    model_sha256: Annotated[str | None, Field(validate_default=True)] = None
-    gpu: Annotated[Text, AfterValidator(_gpu)]
-    calibration: Annotated[Text, AfterValidator(_calibration)] | None = None
-    calibration_sha256: Annotated[str | None, Field(validate_default=True)] = None
-    horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
-    warm_up: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.0
-    workload: Annotated[Any, BeforeValidator(workload_section)]
-    engine: EngineSection = Field(default_factory=EngineSection, validate_default=True)
-    cluster: ClusterSection = Field(default_factory=ClusterSection)
-    slo: SloSection | None = None
-    record: RecordSection = Field(default_factory=RecordSection)
+    name: str = key(
+        ...,
+        "names the results folder; a file without it lends its own name",
+        pattern=rf"^{_NAME.pattern}$",
+    )
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = key(0, "of everything drawn at random")
+    vllm_version: Annotated[str, BeforeValidator(_version), WithJsonSchema(_version_schema())] = key(
+        "0.33", f"whose rules apply: {' or '.join(releases())}", examples=list(releases())
+    )
+    model: Annotated[Text, AfterValidator(_model)] = key(
+        ...,
+        "a name of `kvsim models`, or a config.json (or its folder), sought beside the scenario first",
+        examples=catalog.model_names(),
+    )
+    model_sha256: Annotated[str | None, Field(validate_default=True)] = key(
+        None,
+        "pins that config.json; stands in for its path in the scenario's hash",
+        pattern="^[0-9a-f]{64}$",
+    )
+    gpu: Annotated[Text, AfterValidator(_gpu)] = key(
+        ..., "a name of `kvsim gpus`; case, dashes and blanks do not matter", examples=catalog.gpu_names()
+    )
+    calibration: Annotated[Text, AfterValidator(_calibration)] | None = key(
+        None, "a file of `kvsim calibrate fit` for this GPU, sought as model is; else kvsim's own numbers"
+    )
+    calibration_sha256: Annotated[str | None, Field(validate_default=True)] = key(
+        None,
+        "pins that calibration; stands in for its path in the scenario's hash",
+        pattern="^[0-9a-f]{64}$",
+    )
+    horizon: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = key(
+        None, "stop after so long; until all is done if absent", "seconds", examples=[120]
+    )
+    warm_up: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = key(
+        0.0, "requests that arrived before are left out of latencies, rates and goodput", "seconds"
+    )
+    workload: Annotated[Any, BeforeValidator(workload_section)] = key(..., "the traffic")
+    engine: EngineSection = Field(
+        default_factory=EngineSection, validate_default=True, description="vLLM's flags"
+    )
+    cluster: ClusterSection = Field(default_factory=ClusterSection, description="replicas and router")
+    slo: SloSection | None = key(None, "limits for goodput")
+    record: RecordSection = Field(
+        default_factory=RecordSection, description="tables beside that of the requests"
+    )
 
     _folder: Path = PrivateAttr(default=Path())
     _trace: "_TraceFile | None" = PrivateAttr(default=None)
@@ -229,6 +267,12 @@ class Scenario(Section):
     def limits(self) -> dict[str, float]:
         """Limits to ttft, tpot and e2e, in seconds, as far as they are stated."""
         return self.slo.limits if self.slo else {}
+
+    @property
+    def image_pixels(self) -> int | None:
+        """The greatest area of a picture, if it is given (vLLM's `mm_processor_kwargs`)."""
+        pixels: int | None = getattr(self.workload, "max_pixels", None)
+        return pixels
 
     @property
     def given(self) -> Mapping[str, Any]:

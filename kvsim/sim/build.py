@@ -79,6 +79,8 @@ class Scenario(Protocol):
     @property
     def record(self) -> Any: ...
     @property
+    def image_pixels(self) -> int | None: ...
+    @property
     def scenario_hash(self) -> str: ...
     def build_workload(self) -> Workload: ...
     def to_yaml(self) -> str: ...
@@ -133,6 +135,7 @@ def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | No
         max_model_len=None if engine.max_model_len == "auto" else engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
+        image_pixels=scenario.image_pixels,
     )
     return estimate.available_bytes, estimate.text
 

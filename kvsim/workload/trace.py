@@ -103,7 +103,7 @@ class TraceWorkload:
             whole("trace_block_size", self.trace_block_size, 1, MAX_TOKENS)
         if self.num_requests is not None:
             whole("num_requests", self.num_requests, 1, MAX_REQUESTS)
-        if self.start != 0:
+        if self.start != 0 or self.start is False:
             number("start", self.start, 0.0, 1e12)
         number("time_scale", self.time_scale, 0.0, 1e9)
         if self.rate is not None:

@@ -1,6 +1,7 @@
 """`kvsim capacity`, `kvsim models`, `kvsim gpus` as a person runs them."""
 
 import json
+import os
 
 import pytest
 
@@ -84,7 +85,16 @@ def test_the_catalog_names_its_sources(capsys, what):
         (["Qwen3-8B", "--gpu", "H100", "--max-model-len", "x"], "--max-model-len: 'x'"),
         (["Qwen3-8B", "--gpu", "H100", "--plot", "x.png"], "--plot: wants a --sweep"),
         (["no/config.json", "--gpu", "H100"], "is not a regular file"),
-        (["--evaluate", "no.csv"], "no.csv"),
+        (["--evaluate", "no.csv"], "no.csv: no such file"),
+        (["--log", "."], ".: is a folder; name a regular file"),
+        (["--log", "x", "--sweep", "block_size=16,32"], "--sweep: has no effect beside --log"),
+        (["--log", "x", "--plot", "x.png"], "--plot: has no effect beside --log"),
+        (["--log", "x", "--profile", "y"], "--profile: has no effect beside --log"),
+        (["--evaluate", "x", "Qwen3-8B"], "MODEL: has no effect beside --evaluate"),
+        (["--evaluate", "x", "--log", "y"], "--log: has no effect beside --evaluate"),
+        (["--evaluate", "x", "--gpu", "L4"], "--gpu: has no effect beside --evaluate"),
+        (["Qwen3-8B", "--gpu", "L4", "--rows"], "--rows: wants an --evaluate"),
+        (["Qwen3-8B", "--gpu", "L4", "--save-profile", "x"], "--save-profile: wants a --log"),
     ],
 )
 def test_bad_input_is_one_line(capsys, args, says):
@@ -145,6 +155,86 @@ def test_a_profile_brings_a_plan_to_its_log(capsys, tmp_path):
     assert "no_prediction" in json.loads(out)
 
 
+def test_a_profile_never_takes_the_place_of_what_it_is_made_from(capsys, tmp_path):
+    log, pipe, link = tmp_path / "start.log", tmp_path / "pipe", tmp_path / "link"
+    log.write_text(LOG)
+    os.mkfifo(pipe)
+    link.symlink_to(log)
+    for place, says in (
+        (log, "is the file of --log"),
+        (link, "is the file of --log"),
+        (pipe, "a named pipe"),
+    ):
+        code, out, err = kvsim(capsys, "capacity", "--log", log, "--gpu", "4090", "--save-profile", place)
+        assert (code, out) == (2, "")
+        assert says in err
+    assert log.read_text() == LOG
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "start.log"]
+
+
+def test_a_profile_in_a_sweep_holds_where_it_was_observed(capsys, tmp_path):
+    log, profile = tmp_path / "start.log", tmp_path / "profile.json"
+    log.write_text(LOG)
+    kvsim(capsys, "capacity", "--log", log, "--gpu", "RTX 4090", "--save-profile", profile)
+    card = ["--gpu", "RTX 4090", "--vllm-version", "0.19", "--max-model-len", "8192", "--profile", profile]
+    rows = ["--sweep", "model=Llama-3.1-8B,Qwen3-4B", "--json"]
+    code, out, _ = kvsim(capsys, "capacity", "Llama-3.1-8B", *card, *rows)
+    assert code == 0
+    same, other = json.loads(out)
+    assert same["observed"] == ["weights"]
+    assert "says nothing about Qwen/Qwen3-4B" in other["error"]
+
+
+def test_a_server_of_several_gpus_says_whose_sizes_are_shown(capsys):
+    whose = "Sizes and blocks are those of one GPU; tokens and requests those of the server"
+    for ranks in ("1", "4"):
+        code, out, _ = kvsim(capsys, "capacity", "Qwen3-32B", "--gpu", "H100 SXM", "-tp", ranks)
+        assert code == 0
+        assert (whose in out) == (ranks == "4")
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (["models", "qwen3-8b"], {"deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "Qwen/Qwen3-8B"}),
+        (["models", "Llama", "405B"], {"meta-llama/Llama-3.1-405B"}),
+        (["models", "DeepSeek-V2.5"], {"deepseek-ai/DeepSeek-V2"}),
+        (["gpus", "h100"], {"H100 SXM", "H100 PCIe", "H100 NVL"}),
+        (["gpus", "geforce rtx 4090"], {"RTX 4090"}),
+    ],
+)
+def test_the_catalog_is_searched(capsys, words, rows):
+    code, out, _ = kvsim(capsys, *words, "--json")
+    assert code == 0
+    assert {row["name"] for row in json.loads(out)} == rows
+
+
+def test_nothing_in_the_catalog_is_one_line(capsys):
+    code, out, err = kvsim(capsys, "gpus", "4080x")
+    assert (code, out) == (2, "")
+    assert err == "kvsim: gpu: '4080x' is not in the catalog; nearest: RTX 4080, RTX 5080, RTX 4090\n"
+
+
+def test_a_log_says_what_it_lacks_and_what_is_not_believed(capsys, tmp_path):
+    log = tmp_path / "start.log"
+    log.write_text(LOG.replace("14.99", "-14.99"))
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--gpu", "4090")
+    assert code == 0
+    assert "Not believed, no server has this: weights -14.99" in out
+    assert (
+        "cannot be added up: the log does not print the card's memory and utilization, weights, non-" in out
+    )
+    cells = [line.split() for line in out.partition("Beside the prediction")[2].splitlines()[2:]]
+    assert all(len(line) > 3 for line in cells if line)  # a cause on every line
+    code, out, _ = kvsim(capsys, "capacity", "--log", log, "--gpu", "4090", "--json")
+    facts = json.loads(out)
+    assert "weights" in facts["missing_parts"]
+    assert facts["differences"][-1]["part"] == "KV cache"
+    assert facts["tokens"]["printed"] == 41_408
+    assert all(row["cause"] for row in (*facts["differences"], facts["tokens"]))
+
+
 @pytest.mark.parametrize("flags", [["--num-gpu-blocks-override", "4000"], ["--kv-cache-memory-bytes", "10G"]])
 def test_nothing_is_called_an_estimate_where_nothing_is_estimated(capsys, flags):
     code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *flags)
@@ -184,3 +274,52 @@ def test_a_terminal_of_any_width(monkeypatch, width, colour):
     assert ("\x1b[" in text) == colour
     assert "--gpu-memory-utilization 0.98" in text
     assert "…" not in text
+
+
+def test_sweeps_name_flags_as_the_command_line_does(capsys):
+    sweep = ["--sweep", "tp=1,2,3", "--sweep", "max-model-len=4k,8K"]
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *sweep)
+    assert code == 0
+    assert "tensor_parallel_size" in out
+    assert "4000" in out
+    assert "8192" in out
+    assert out.splitlines()[-1] == "2 of 6 settings are not allowed"
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--sweep", "gpu=L4,H100", "--json")
+    assert [row["gpu"] for row in json.loads(out)] == ["L4", "H100 SXM"]
+    versions = ["--sweep", "vllm_version=0.16,0.20"]
+    code, out, _ = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *versions, "--json")
+    assert [row["vllm_version"] for row in json.loads(out)] == ["0.16.0", "0.20.0"]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "says"),
+    [
+        (["tpp=1,2"], "--sweep: tpp bears on nothing that is planned"),
+        (["max_modle_len=1,2"], "nearest: max_model_len"),
+        (["tp=1,2", "tensor_parallel_size=4"], "--sweep: tensor_parallel_size is tensor_parallel_size again"),
+        (["block_size=16", "block_size=32"], "is set twice"),
+        (["block_size=1:100000:1"], "100,000 values are more than 2,000; take a wider step"),
+        (["max_model_len=4k,x"], "--sweep max_model_len: 'x' is not a whole number"),
+    ],
+)
+def test_bad_sweeps_are_one_line(capsys, sweep, says):
+    options = [word for each in sweep for word in ("--sweep", each)]
+    code, out, err = kvsim(capsys, "capacity", "Qwen3-8B", "--gpu", "H100", *options)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_permission_before_the_command(capsys):
+    line = ["vllm", "serve", "Qwen3-8B", "--max-model-len", "131072"]
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "H100", "--", *line)
+    assert code == 0
+    assert "vLLM refuses to start: User-specified max_model_len (131072) is greater than" in out
+    assert "Largest max_model_len that fits: 40,960" in out
+    allowed = ["VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", *line]
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "H100", "--", *allowed)
+    assert "for 131,072 tokens per request" in out
+    scaling = '{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}'
+    old = ["--vllm-version", "0.9.2", "--", *line, "--rope-scaling", scaling]
+    code, out, _ = kvsim(capsys, "capacity", "--gpu", "H100", *old)
+    assert "for 131,072 tokens per request" in out

@@ -303,8 +303,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(tiny: Path) -> None:
     assert [path.name for path in tiny.parent.iterdir()] == ["tiny.yaml"]  # nothing is written
 
 
-def test_the_readme_shows_what_comes_out(steps) -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_docs_show_what_comes_out(steps) -> None:
+    page = (ROOT / "docs" / "steps.md").read_text(encoding="utf-8")
     shown = re.search(r"```\nkvsim (steps .*)\n\n((?:.|\n)*?)\n```", page)
     assert shown
     _, file, *args = shown[1].split()

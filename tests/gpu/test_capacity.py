@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kvsim
 from kvsim.errors import KvsimError
@@ -13,6 +15,7 @@ from kvsim.gpu.memory import KVCacheOptions, KVCacheTooSmallError, plan_for_mode
 from kvsim.gpu.releases import release
 from kvsim.gpu.serve_flags import read_command
 from kvsim.gpu.sweep import swept
+from kvsim.report.capacity import bridge, rounded_to_sum
 from kvsim.sweep.axes import flag_axes
 
 GIB = 1 << 30
@@ -254,6 +257,18 @@ def test_evaluation_counts_exact_misses_and_scores(tmp_path):
         ("", "no column 'id'"),
         ("id,model\n1,2\n", "no column 'status'"),
         (HEADER + EXACT.replace("23.516", "lots"), "line 2: total_gib is 'lots', wanted a number"),
+        (HEADER, "no row under the header"),
+        (
+            HEADER + EXACT.replace(",0.9,", ",-7,"),
+            "line 2: gpu_memory_utilization is '-7', wanted a number above 0 and at most 1",
+        ),
+        (HEADER + EXACT.replace("2588", "-1"), "line 2: num_gpu_blocks is '-1', wanted a number from 0"),
+        (HEADER + EXACT.replace("32768", "0"), "line 2: max_model_len is '0', wanted a number above 0"),
+        (HEADER + EXACT + WRONG + EXACT, "line 4: id 'a' is that of line 2; give each its own"),
+        (HEADER + EXACT.replace("ok", "ok,1,2"), "line 2: 2 cells more than the header has columns"),
+        (HEADER + EXACT.replace(",ok", ""), "line 2: ends before column 'status'"),
+        (HEADER + EXACT.replace("a,", ",", 1), "line 2: id is blank"),
+        (HEADER.replace("version", "engine") + EXACT, "column 'engine' stands in the header more than once"),
     ],
 )
 def test_a_broken_collection_is_one_line(tmp_path, text, says):
@@ -262,6 +277,12 @@ def test_a_broken_collection_is_one_line(tmp_path, text, says):
     with pytest.raises(KvsimError) as refusal:
         evaluate(path)
     assert says in str(refusal.value)
+
+
+def test_a_version_that_is_none_is_told(tmp_path):
+    path = tmp_path / "logs.csv"
+    path.write_text(HEADER + EXACT + WRONG.replace("0.19.0", "banana"), encoding="utf-8-sig")
+    assert [row["id"] for row in evaluate(path).without_release] == ["b"]
 
 
 def test_a_built_in_draft_layer_keeps_a_cache_of_its_own():
@@ -302,3 +323,48 @@ def test_offline_use_has_larger_batches():
         for offline in (False, True)
     )
     assert (server.max_num_batched_tokens, offline.max_num_batched_tokens) == (8192, 16_384)
+
+
+# ---- the picture of the sum ----
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(-(40 * GIB), 80 * GIB), min_size=1, max_size=8), st.integers(GIB, 300 * GIB))
+def test_the_bridge_adds_up_as_shown(sizes, requested):
+    available = requested - sum(sizes)
+    shown = rounded_to_sum(sizes, requested, available)
+    assert round(round(requested / GIB, 2) - sum(shown), 2) == round(available / GIB, 2)
+    assert all(abs(gib - size / GIB) <= 0.0151 for gib, size in zip(shown, sizes, strict=True))
+
+
+def test_what_others_hold_is_a_line_where_the_release_counts_it():
+    plan = kvsim.plan_capacity("Qwen3-8B", "H100 SXM", vllm_version="0.8", engine="V1", used_by_others_gib=3)
+    assert ("- other processes", "3.00 GiB") in [row[:2] for row in bridge(plan)]
+    plan = kvsim.plan_capacity("Qwen3-8B", "H100 SXM", used_by_others_gib=3)
+    assert "- other processes" not in [row[0] for row in bridge(plan)]
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "says"),
+    [
+        ("gemma-3-27b-it", "0.33", "move with that length, the blocks do not"),
+        ("gemma-3-27b-it", "0.16", "as vLLM prints them"),
+        ("Qwen3-8B", "0.33", "as vLLM prints them"),
+        ("Qwen3-8B", "0.6.6", "this release prints blocks alone"),
+    ],
+)
+def test_what_the_printed_tokens_are(model, version, says):
+    plan = kvsim.plan_capacity(model, "H200", vllm_version=version, max_model_len=8192)
+    assert next(row for row in bridge(plan) if row[0] == "tokens")[2].endswith(says)
+
+
+def test_v0_prints_the_blocks_of_its_swap_space():
+    question = {"model": "Llama-3.1-8B", "gpu": "A10G", "vllm_version": "0.6.6", "max_model_len": 8192}
+    assert ", # CPU blocks: 2048" in kvsim.plan_capacity(**question).lines[1]  # 4 GiB by 2 MiB
+    assert ", # CPU blocks: 8192" in kvsim.plan_capacity(**question, swap_space=16).lines[1]
+    assert ", # CPU blocks: 0" in kvsim.plan_capacity(**question, swap_space=0).lines[1]
+    assert kvsim.plan_capacity("Qwen3-8B", "L4", max_model_len=8192, swap_space=8).ignored == (
+        "--swap-space 8",
+    )
+    with pytest.raises(KvsimError, match="swap_space: -1 is not a number from 0"):
+        kvsim.plan_capacity(**question, swap_space=-1)

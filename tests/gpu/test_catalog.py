@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kvsim
 import kvsim.gpu
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
@@ -107,7 +108,10 @@ def test_gpu_names_are_forgiving(name, row):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("A100", "'A100' is ambiguous: A100-40GB SXM or A100-80GB SXM; name one of them"),
+        (
+            "A100",
+            "'A100' is ambiguous: A100-40GB SXM or A100-80GB SXM or A100-40GB PCIe or A100-80GB PCIe; name",
+        ),
         ("Tesla V100", "is ambiguous: V100-16GB SXM or V100-32GB SXM"),
         ("RTX 4060 Ti", "is ambiguous: RTX 4060 Ti 16GB or RTX 4060 Ti 8GB"),
         ("H100 24GB", "is not in the catalog; nearest: H100"),
@@ -292,7 +296,7 @@ def test_moe_and_mla_config_file(tmp_path):
         ("[]", "holds one JSON object"),
         ("{}", "num_hidden_layers is missing"),
         ('{"num_hidden_layers": "two"}', 'num_hidden_layers is "two"'),
-        ('{"num_hidden_layers": 2}', "needs hidden_size"),
+        ('{"num_hidden_layers": 2}', "hidden_size and num_attention_heads missing"),
         ('{"num_hidden_layers": 1, "layer_types": ["odd"]}', "layer_types holds 'odd'"),
     ],
 )
@@ -321,7 +325,10 @@ def test_missing_config_file():
             '{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 0, "num_key_value_heads": 2}',
             "num_attention_heads is 0, wanted a whole number from 1",
         ),
-        ('{"num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 8}', "leaves no head_dim"),
+        (
+            '{"num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 8}',
+            "hidden_size 4 is not a multiple of num_attention_heads 8",
+        ),
         ('{"num_hidden_layers": 2, "text_config": 5}', "text_config is 5, wanted an object"),
         ('{"num_hidden_layers": 2, "layer_types": 5}', "layer_types is 5, wanted a list"),
         ('{"num_hidden_layers": 2, "layer_types": [[1], {}]}', "layer_types holds"),
@@ -385,3 +392,29 @@ def test_any_config_file_is_a_model_or_told(tmp_path_factory, odd):
     except KvsimError as error:
         said = str(error)
     assert "\n" not in said
+
+
+def test_an_ambiguous_gpu_names_every_card_of_that_name():
+    with pytest.raises(KvsimError) as refusal:
+        catalog.gpu("A100")
+    assert all(
+        f"A100-{row}" in str(refusal.value) for row in ("40GB SXM", "80GB SXM", "40GB PCIe", "80GB PCIe")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("H100", "gpu: H100 is taken to be H100 SXM; there is also H100 PCIe, H100 NVL"),
+        ("H100 80GB", "gpu: H100 80GB is taken to be H100 SXM; there is also H100 PCIe"),
+        ("a100-80gb", "gpu: a100-80gb is taken to be A100-80GB SXM; there is also A100-80GB PCIe"),
+        ("NVIDIA H100 80GB HBM3", None),
+        ("H100 SXM", None),
+        ("L4", None),
+        ("4090", None),
+    ],
+)
+def test_a_gpu_that_was_chosen_among_several_is_named(name, remark):
+    assert catalog.gpu_remark(name) == remark
+    plan = kvsim.plan_capacity("Qwen3-8B", name, max_model_len=4096)
+    assert (remark in plan.notes) == (remark is not None)

@@ -52,7 +52,7 @@ def test_formats_of_weights(details, name):
 
 
 def test_an_unknown_format_is_named():
-    with pytest.raises(KvsimError, match="quantization 'novel' is not known"):
+    with pytest.raises(KvsimError, match="quant_method 'novel' is not known; known are gptq, awq"):
         ModelSpec.from_config({**DENSE, "quantization_config": {"quant_method": "novel"}})
 
 
@@ -203,8 +203,10 @@ def test_kinds_of_layers_in_rarer_dialects():
 
 def test_a_stretched_length():
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-    assert ModelSpec.from_config({**DENSE, "rope_scaling": yarn}).max_position_embeddings == 4096
-    linear = {"rope_type": "linear", "factor": 2}
-    assert ModelSpec.from_config({**DENSE, "rope_scaling": linear}).max_position_embeddings == 8192
-    llama = {"rope_type": "llama3", "factor": 8.0}
-    assert ModelSpec.from_config({**DENSE, "rope_scaling": llama}).max_position_embeddings == 4096
+    model = ModelSpec.from_config({**DENSE, "rope_scaling": {**yarn, "factor": 8.0}})
+    assert (model.max_position_embeddings, model.length_facts.table_rows) == (4096, 8192)
+    assert (model.usual_length(16), model.usual_length(33)) == (8192, 4096)
+    linear = ModelSpec.from_config({**DENSE, "rope_scaling": {"rope_type": "linear", "factor": 2}})
+    assert (linear.usual_length(6), linear.usual_length(33)) == (8192, 8192)
+    llama = ModelSpec.from_config({**DENSE, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}})
+    assert (llama.usual_length(16), llama.length_facts.table_rows) == (4096, 4096)

@@ -12,7 +12,8 @@ from kvsim.errors import KvsimError
 from kvsim.gpu.log_comparison import activation_gib, adds_up, differences, non_torch_gib
 from kvsim.gpu.log_facts import LogFacts, facts_of
 from kvsim.gpu.log_reader import read_log, read_text
-from kvsim.gpu.profiles import profile_of, read_profile, save_profile
+from kvsim.gpu.profile_file import read_profile, save_profile
+from kvsim.gpu.profiles import plan_with_profile, profile_of
 
 V0 = [Server(version, "V0") for version in ("0.6.6", "0.7.3", "0.8.5.post1", "0.9.2", "0.10.2")]
 V1 = [
@@ -71,18 +72,16 @@ def test_a_profile_brings_the_prediction_to_the_log(tmp_path, server):
         ).kv_cache_size_tokens
 
     path = tmp_path / "profile.json"
-    save_profile(profile_of(seen, kvsim.plan_capacity("Llama-3.1-8B", **facts), tokens_at), path)
+    save_profile(profile_of(seen, kvsim.plan_capacity("Llama-3.1-8B", **facts), tokens_at, facts), path)
     profile = read_profile(path)
-    plan = kvsim.plan_capacity("Llama-3.1-8B", observed=profile.parts, **facts)
+    plan = plan_with_profile(profile, "Llama-3.1-8B", **facts)
     near = 1e-9 if seen.kv_tokens is not None or seen.available_bytes is not None else 1e-3
     assert plan.kv_cache_size_tokens == pytest.approx(server.tokens, rel=near)
     assert not plan.estimated
     assert plan.tokens_low == plan.tokens_high == plan.kv_cache_size_tokens
-    assert profile.doubts(plan) == ()
-    wider = kvsim.plan_capacity(
-        "Llama-3.1-8B", observed=profile.parts, **facts | {"max_num_batched_tokens": 32_768}
-    )
-    assert "observed with max_num_batched_tokens 8192" in profile.doubts(wider)[0]
+    assert plan.notes == ()
+    wider = plan_with_profile(profile, "Llama-3.1-8B", **facts | {"max_num_batched_tokens": 32_768})
+    assert "observed with max_num_batched_tokens 8192" in wider.notes[0]
 
 
 @pytest.mark.parametrize("minor", [6, 7, 9, 16, 22, 33])

@@ -8,10 +8,19 @@ from hypothesis import strategies as st
 
 import kvsim
 from kvsim.errors import KvsimError
-from kvsim.gpu.log_comparison import adds_up, differences
+from kvsim.gpu.log_comparison import (
+    adds_up,
+    cache_differences,
+    card_doubt,
+    differences,
+    logged_tokens,
+    missing_parts,
+    tokens_cause,
+)
 from kvsim.gpu.log_facts import facts_of
 from kvsim.gpu.log_reader import read_log
-from kvsim.gpu.profiles import profile_of, read_profile, save_profile
+from kvsim.gpu.profile_file import read_profile, save_profile
+from kvsim.gpu.profiles import profile_of
 
 V0 = """\
 INFO 11-20 12:00:00 llm_engine.py:237] Initializing an LLM engine (v0.6.4) with config: model='meta-llama/\
@@ -124,3 +133,59 @@ def test_what_is_no_log_is_one_line(tmp_path, content):
 @given(st.integers(0, len(V1)), st.integers(0, len(V1)), st.text(max_size=20))
 def test_a_damaged_log_never_breaks_the_reader(start, end, noise):
     facts_of(V1[:start] + noise + V1[end:])
+
+
+def test_figures_that_no_server_has_are_not_believed():
+    seen = facts_of(
+        V1.replace("took 15.0 GiB", "took -15.0 GiB").replace("56.21 GiB", "1" + 19 * "0" + " GiB")
+    )
+    assert seen.doubted == ("weights -15", "available 1e+19")
+    assert (seen.weights_gib, seen.available_gib) == (None, None)
+    assert (seen.kv_tokens, seen.requested_gib) == (460_496, 72.91)
+    assert facts_of(V1.replace("(0.92, ", "(92, ")).doubted == ("gpu_memory_utilization 92",)
+    short = facts_of("Available KV cache memory: -1.25 GiB\nnon_torch_memory takes -0.01GiB")
+    assert (short.available_gib, short.non_torch_gib, short.doubted) == (-1.25, -0.01, ())
+
+
+def test_parts_that_a_log_lacks_are_named():
+    assert missing_parts(facts_of(V1)) == []
+    assert missing_parts(
+        facts_of("Model loading took 15.0 GiB memory\nAvailable KV cache memory: 5.0 GiB")
+    ) == [
+        "the card's memory and utilization",
+        "non-torch",
+        "activation peak",
+    ]
+
+
+def test_tokens_of_a_log_that_prints_blocks_alone():
+    assert logged_tokens(facts_of(V0)) == 1952 * 16
+    assert logged_tokens(facts_of(V0_LATE)) == 5517 * 16
+    assert logged_tokens(facts_of("GPU KV cache size: 1,024 tokens")) == 1024
+    assert logged_tokens(facts_of("EngineCore (v0.16.0) num_gpu_blocks is 100")) is None
+
+
+def test_every_difference_has_a_cause():
+    def causes(text, **more):
+        seen = facts_of(text)
+        plan = kvsim.plan_capacity("Llama-3.1-8B", **{"gpu_memory_gib": 79.25, "vllm_version": "0.30"} | more)
+        cache = cache_differences(seen, plan.prediction, plan.available)
+        doubt = card_doubt(seen, plan.prediction, plan.gpu)
+        return cache and cache[2], tokens_cause(seen, plan.available, plan.kv_cache_size_tokens), doubt
+
+    cache, tokens, doubt = causes(V1)
+    assert (cache, doubt) == ("mostly activation, +0.37 GiB as printed", None)
+    assert tokens == "follows from the KV cache memory"
+    cache, _, doubt = causes(V1, gpu_memory_gib=None, gpu="RTX 4090")
+    assert cache.startswith("another card: vLLM may use 51.27 GiB more")
+    assert doubt == "The log is of a card of 79.25 GiB; RTX 4090 has 23.52 GiB"
+    cache, _, _ = causes(V1, gpu_memory_utilization=0.5)
+    assert cache.startswith("another utilization")
+    assert causes(V1, kv_cache_dtype="fp8")[1].endswith(
+        "cache format, block size, draft layers or max_model_len"
+    )
+    near = "Available KV cache memory: 56.1 GiB\nModel loading took 14.99 GiB"  # weights as predicted
+    assert causes(near)[0] == "non-torch or activation peak, which the log does not print"
+    cache, _, _ = causes("Available KV cache memory: 50.0 GiB\nModel loading took 15.0 GiB memory")
+    assert cache == "non-torch or activation peak, which the log does not print"
+    assert causes("GPU KV cache size: 1,024 tokens")[:2] == (None, "the KV cache memory, which decides")

@@ -123,7 +123,8 @@ def test_what_is_neither_used_nor_ignored_is_listed():
     )
     assert read.unknown == ("--max-modle-len 9 (nearest: --max-model-len)", "--zzz")
     assert read.unmodelled == ("--prefill-context-parallel-size 2",)
-    assert read.ignored == ("--served-model-name a b", "--swap-space 4", "--enable-chunked-prefill false")
+    assert read.ignored == ("--served-model-name a b",)
+    assert read.values == {"enable_chunked_prefill": False, "swap_space": 4.0}
 
 
 def test_a_config_file_is_overruled_by_the_command_line():
@@ -208,3 +209,53 @@ WORDS = st.one_of(
 def test_any_words_are_read_or_refused(words):
     with suppress(KvsimError):
         read_command(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("vllm serve M --enforce-eager=maybe", "--enforce-eager: 'maybe' is neither true nor false"),
+        (
+            "vllm serve M --compilation-config.cudagraph_mode WOW",
+            "cudagraph_mode 'WOW' is not known; one of NONE",
+        ),
+        ("vllm serve M -O9", "-O: 9 is no level of optimization; one of 0, 1, 2, 3"),
+        (
+            "vllm serve M --max-model-len 99999999999999999999",
+            "--max-model-len: 99999999999999999999 is too large",
+        ),
+        ("python3 -m sglang.launch_server --model-path M", "sglang.launch_server: not vLLM"),
+        ("ollama run llama3", "ollama: not vLLM"),
+        ("vllm chat --model-name M", "vllm chat: starts no server"),
+    ],
+)
+def test_what_vllm_would_not_take(text, says):
+    with pytest.raises(KvsimError) as refusal:
+        read_command(text.split())
+    assert says in str(refusal.value)
+
+
+def test_what_a_reader_should_know_of_a_line():
+    def remark(text):
+        return read_command(text.split()).remarks
+
+    twice = f"vllm serve {MODEL} --model other/model"
+    assert remark(twice) == (f"--model other/model has no effect beside {MODEL}, which vLLM takes",)
+    assert read_command(twice.split()).model == MODEL
+    assert remark(f"vllm serve {MODEL} --model {MODEL}") == ()
+    latest = remark(f"docker run vllm/vllm-openai:latest --model {MODEL}")
+    assert latest[0].startswith("vllm/vllm-openai:latest: the tag latest names no release")
+    assert remark(f"docker run vllm/vllm-openai:v0.11.0 --model {MODEL}") == ()
+    assert "asks a server" in remark(f"vllm bench serve --model {MODEL}")[0]
+    assert read_command(f"vllm serve {MODEL} stray".split()).unknown == ("stray",)
+    unclear = read_command(f"vllm serve {MODEL} --max 9".split()).unknown[0]
+    assert unclear.startswith("--max 9 (could be --max-")
+
+
+def test_settings_before_the_command():
+    read = read_command(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 VLLM_USE_V1=0 vllm serve {MODEL}".split())
+    assert read.values == {"engine": "V0", "allow_long_max_model_len": True}
+    read = read_command(
+        f"docker run -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm/vllm-openai:v0.9.2 {MODEL}".split()
+    )
+    assert read.values == {"allow_long_max_model_len": True}

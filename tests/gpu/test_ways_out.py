@@ -14,11 +14,14 @@ FLAG_NAMES = {
     "--kv-cache-dtype": ("kv_cache_dtype", str),
     "--tensor-parallel-size": ("tensor_parallel_size", int),
     "--num-gpu-blocks-override": ("num_gpu_blocks_override", int),
+    "--max-model-len": ("max_model_len", int),
+    "--max-num-batched-tokens": ("max_num_batched_tokens", int),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": ("allow_long_max_model_len", bool),
 }
 
 
 def changed(question, way):
-    words = way.flags.split()
+    words = way.flags.replace("=", " ").split()
     for flag, value in zip(words[::2], words[1::2], strict=True):
         key, kind = FLAG_NAMES[flag]
         question = question | {key: kind(value)}
@@ -31,7 +34,7 @@ def changed(question, way):
         ["Llama-3.1-8B", "Qwen3-32B", "gemma-3-27b-it", "DeepSeek-V2-Lite", "Qwen3-30B-A3B"]
     ),
     gpu=st.sampled_from(["L4", "RTX 4090", "A100 80GB", "H100"]),
-    version=st.sampled_from(["0.7.3", "0.10.2", "0.16", "0.24", "0.33"]),
+    version=st.sampled_from(["0.6.6", "0.7.3", "0.10.2", "0.16", "0.24", "0.33"]),
     length=st.sampled_from([4096, 30_000, 131_072, 1_000_000]),
     utilization=st.sampled_from([0.5, 0.9, 0.98, 1.0]),
     stages=st.sampled_from([1, 2]),
@@ -57,15 +60,15 @@ def test_every_way_says_the_truth(model, gpu, version, length, utilization, stag
         after = kvsim.plan_capacity(**changed(question, way))
         assert (after.refusal is None) == way.fits, (way, after.refusal)
         assert way.fits or after.longest == way.longest
-    if plan.refused == "length" and plan.longest:
+    if plan.refused in ("length", "configuration") and plan.longest:
         assert kvsim.plan_capacity(**question | {"max_model_len": plan.longest}).refusal is None
 
 
 def test_a_utilization_beyond_the_card_is_said():
     way = kvsim.plan_capacity("Llama-3.1-8B", "RTX 4090", max_model_len=131_072).ways_out[0]
     assert (way.flags, way.fits) == ("--gpu-memory-utilization 0.98", False)
-    assert "131,072 tokens would need 1.3" in way.price
-    assert "GiB more than there is" in way.price
+    assert "131,072 tokens are impossible on this card, " in way.price
+    assert way.price.endswith("GiB short")
     at_most = kvsim.plan_capacity("Llama-3.1-8B", "4090", max_model_len=131_072, gpu_memory_utilization=0.99)
     assert at_most.ways_out[0].flags == ""
     assert "0.99 is the most that this card allows" in at_most.ways_out[0].price
@@ -141,3 +144,22 @@ def test_offloaded_weights_and_experts_on_other_replicas_give_room():
     assert "every replica" in shared.notes[-1]
     dense = kvsim.plan_capacity("Qwen3-8B", "H100", data_parallel_size=2)
     assert dense.available == kvsim.plan_capacity("Qwen3-8B", "H100").available
+
+
+def test_what_stands_in_the_way_is_named():
+    def price(**more):
+        return kvsim.plan_capacity("Llama-3.1-8B", "4090", **more).ways_out[0].price
+
+    assert "impossible on these cards" in price(
+        max_model_len=900_000, tensor_parallel_size=2, allow_long_max_model_len=True
+    )
+    crowded = price(max_model_len=60_000, used_by_others_gib=4)
+    assert "GiB short beside the 4.00 GiB of other processes" in crowded
+    assert "than the driver leaves" in price(max_model_len=62_000)
+
+
+@pytest.mark.parametrize(("model", "share"), [("Llama-3.1-8B", "50%"), ("Qwen3.5-9B", "51%")])
+def test_an_fp8_cache_is_priced_for_the_model_at_hand(model, share):
+    plan = kvsim.plan_capacity(model, "L4", max_model_len=262_144 if "Qwen" in model else 131_072)
+    way = next(way for way in plan.ways_out if way.name == "fp8 KV cache")
+    assert f"takes {share} of the bytes" in way.price

@@ -200,6 +200,14 @@ def test_narrow_cells_have_no_numbers():
 # ---- pareto
 
 
+def test_a_label_does_not_hide_the_point_before_it():
+    near = [(1.0, 100.0), (4.9, 999.0), (5.0, 1000.0)]  # (latency, tokens): the last two side by side
+    rows = [{"a": a, TOKENS: tokens, E2E: late, "error": None} for a, (late, tokens) in enumerate(near)]
+    ax, *_ = axes_of(SweepPlots(pd.DataFrame(rows), ["a"]).pareto())
+    sides = {text.get_text(): text.get_ha() for text in ax.texts if text.get_text() in ("0", "1", "2")}
+    assert sides == {"0": "right", "2": "left"}
+
+
 def test_nothing_on_the_frontier_is_beaten():
     draw = np.random.default_rng(3)
     x, y = draw.random(200), draw.random(200)
@@ -252,6 +260,13 @@ def test_effects_draw_the_largest_first(frame):
     bars = [line.get_xdata() for line in ax.get_lines() if line.get_linewidth() == 7]
     assert sorted(names) == ["block_size", "gpu_memory_utilization"]
     assert np.ptp(bars[0]) >= np.ptp(bars[1])
+
+
+def test_effects_say_so_where_a_key_changes_nothing():
+    rows = [{"a": a, "b": b, "tokens_made": 10.0 * a, "error": None} for a in (1, 2) for b in ("x", "y")]
+    ax, *_ = axes_of(SweepPlots(pd.DataFrame(rows), ["a", "b"]).effects("tokens_made"))
+    assert {"1", "2", "all values alike"} <= {text.get_text() for text in ax.texts}
+    assert not {"x", "y"} & {text.get_text() for text in ax.texts}
 
 
 def test_effects_want_two_keys(frame):

@@ -38,10 +38,14 @@ TOKENS = np.concatenate([np.arange(1.0, EXACT_TOKENS), EXACT_TOKENS * 2.0 ** np.
 
 
 def rising(curve: Grid) -> Grid:
-    """The closest curve, in least squares of ln over log2 of TOKENS, that never falls.
+    """A curve near this one that never falls.
 
-    Neighbours that fall are pooled to their mean until none does (pool adjacent violators).
+    Where it falls later, it is first cut to a tenth above its lowest later value: single points of a table
+    may be twice too high. Then the closest that never falls, in least squares of ln over log2 of TOKENS:
+    neighbours that fall are pooled to their mean until none does (pool adjacent violators).
     """
+    lowest_later = np.minimum.accumulate(curve[::-1])[::-1]
+    curve = np.minimum(curve, 1.1 * lowest_later)
     weights = np.diff(np.log(TOKENS), append=np.log(TOKENS[-1] * 2**0.125))
     level: list[float] = []
     weight: list[float] = []

@@ -135,12 +135,16 @@ def small_bytes(model: ModelSpec, ranks: int) -> list[float]:
     return [norm, norm, rotary, 3 * 2 * width]
 
 
-def small_curve(model: ModelSpec, ranks: int, values: ValueSet, device: Device) -> Curve:
-    """us of one layer's small kernels."""
-    each = [
-        small_time(values.parameters, device.bandwidth, TOKENS * moved) for moved in small_bytes(model, ranks)
-    ]
-    return np.sum(each, axis=0)
+def small_curve(model: ModelSpec, ranks: int, kind: Arithmetic, values: ValueSet, device: Device) -> Curve:
+    """us of one layer's small kernels.
+
+    Where linear layers quantise their activations, vLLM fuses norms and activation with that, and the
+    measured linear layers hold those launches: only their bytes and the rotary embedding are left.
+    """
+    moved = small_bytes(model, ranks)
+    launches = 1 if kind.activation_bytes < 2 else len(moved)
+    bytes_alone = small_time({**values.parameters, "launch": 0.0}, device.bandwidth, TOKENS * sum(moved))
+    return np.asarray(launches * values.parameters["launch"] + bytes_alone)
 
 
 def all_reduce_curve(size: Curve, ranks: int, calibration: Calibration, device: Device) -> Curve:

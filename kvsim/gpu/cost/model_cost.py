@@ -172,7 +172,8 @@ class StepCost:
         if model.num_moe_layers:
             experts = linear.expert_curve(model, ranks, self._linear, known.get("moe"), gpu)
             total += model.num_moe_layers * experts
-        total += model.num_hidden_layers * linear.small_curve(model, ranks, known.get("small"), gpu)
+        small = linear.small_curve(model, ranks, self._linear, known.get("small"), gpu)
+        total += model.num_hidden_layers * small
         size = TOKENS * model.hidden_size * self._full_bytes
         if ranks > 1:
             total += 2 * model.num_hidden_layers * linear.all_reduce_curve(size, ranks, known, gpu)

@@ -1,0 +1,158 @@
+"""docs/scenario.md: every key of a scenario file, from the JSON Schema that editors get."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kvsim.scenario.json_schema import json_schema
+from kvsim.scenario.workload import TYPES
+from kvsim.scenario.workload_schema import LENGTH_RANGES, section_name
+from kvsim.workload import lengths
+
+JsonSchema = dict[str, Any]
+
+HEAD = """\
+# Scenario files
+
+A scenario is one YAML file. Keys may be written with dashes or underscores, unknown keys are refused, and
+text is never taken for a number (write `1000`, not `1e3`, for a count). `--set section.key=value` replaces a
+value for one run. The resolved scenario beside the results holds every default filled in.
+
+This page is written by `kvsim schema --markdown -o docs/scenario.md`; a test holds it to the code.
+
+## In an editor
+
+`kvsim schema -o kvsim.schema.json` writes all this as JSON Schema (draft 7). An editor with a YAML language
+server (VS Code's YAML extension, Neovim, JetBrains) then completes keys, shows what they mean and underlines
+what kvsim would refuse. Name the schema in a scenario's comments, with a path beside it or a full one:
+
+    # yaml-language-server: $schema=kvsim.schema.json
+
+or once for all of them, in VS Code's `settings.json`:
+
+    "yaml.schemas": {"kvsim.schema.json": "scenarios/*.yaml"}
+
+What no schema can say, kvsim says when it reads the file: names that the catalog lacks, and keys that do not
+go together.
+"""
+
+LENGTHS = """\
+## Lengths
+
+A length is a number, or a distribution; `min` and `max` bound what it draws:
+"""
+
+TRACES = """\
+## Rows of a trace
+
+One JSON object a line, plain or gzip: `timestamp` (ms; s where the row has `chat_id`), `input_length`,
+`output_length`, `hash_ids` (one for each 512 tokens begun; 16 with `chat_id`; `trace_block_size` replaces
+both). Rows are in order of time.
+
+Id k stands for the same tokens in every row. A prefix cache shares beginnings only, so rows with `[1, 2]` and
+`[3, 2]` share nothing, although the second ids are equal: such rows are valid. An `output_length` of 0 is
+replayed as 1, since vLLM generates at least one token. Outputs carry no ids: each has tokens of its own.
+"""
+
+_COLUMNS = ("key", "default", "unit", "range", "meaning")
+_BOUNDS = {
+    "minimum": "from {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "to {}",
+    "exclusiveMaximum": "below {}",
+}
+
+
+def scenario_page() -> str:
+    """The page, as Markdown."""
+    schema = json_schema()
+    parts = [HEAD, "## Top level\n", _table(schema)]
+    for key, name in _sections(schema, schema):
+        parts += [f"## {key}\n", *_described(schema["$defs"][name])]
+        for inner, further in _sections(schema["$defs"][name], schema):
+            parts += [f"### {key}.{inner}\n", *_described(schema["$defs"][further])]
+            parts += _example(key, inner, schema["$defs"][name]["properties"][inner])
+    parts.append("## workload\n")
+    for kind in TYPES:
+        section = schema["$defs"][section_name(kind)]
+        parts += [f"### type: {kind}\n", *_described(section)]
+    forms = re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", lengths.__doc__ or "")
+    return "\n".join([*parts, LENGTHS, forms + "\n", TRACES])
+
+
+def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str]]:
+    """Keys that hold a section, with the name of its definition; the workload has several."""
+    for key, described in section["properties"].items():
+        name = _definition(described)
+        if name and "properties" in schema["$defs"][name]:
+            yield key, name
+
+
+def _definition(described: JsonSchema) -> str | None:
+    """The name of the definition that a key's schema refers to."""
+    choices = [described, *described.get("anyOf", ()), *described.get("allOf", ())]
+    inner = [choice for part in choices for choice in (part, *part.get("allOf", ()))]
+    return next((choice["$ref"].rpartition("/")[2] for choice in inner if "$ref" in choice), None)
+
+
+def _described(section: JsonSchema) -> list[str]:
+    return [section["description"].rstrip(".") + ".\n", _table(section)]
+
+
+def _example(key: str, inner: str, described: JsonSchema) -> list[str]:
+    values = described.get("examples", [{}])[0]
+    flow = ", ".join(f"{name}: {value}" for name, value in values.items())
+    return [f"    {key}:\n      {inner}: {{{flow}}}\n"] if values else []
+
+
+def _table(section: JsonSchema) -> str:
+    needed = _needed(section)
+    rows = [
+        (
+            f"`{key}`",
+            "needed" if key in needed else _shown(described.get("default")),
+            described.get("x-unit", ""),
+            _range(described),
+            described["description"].replace("|", r"\|"),
+        )
+        for key, described in section["properties"].items()
+    ]
+    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _needed(section: JsonSchema) -> set[str]:
+    """Required keys; those with underscores are required in any one spelling."""
+    spelled = [part["anyOf"][0] for part in section.get("allOf", ()) if "anyOf" in part]
+    return {*section.get("required", ())} | {key for part in spelled for key in part.get("required", ())}
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ({}, []):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _range(described: JsonSchema) -> str:
+    """Names, or bounds; empty where the meaning says it."""
+    if "const" in described:
+        return _shown(described["const"])
+    if "enum" in described:
+        return ", ".join(map(_shown, described["enum"]))
+    if described.get("type") == "boolean":
+        return "true, false"
+    name = _definition(described)
+    if name:
+        return "a [length](#lengths)" if name in LENGTH_RANGES else "see below"
+    found = [words.format(_bound(described[key])) for key, words in _BOUNDS.items() if key in described]
+    if found and described.get("exclusiveMinimum", 0) < 1e300:  # else: infinity
+        return " ".join(found)
+    return " or ".join(filter(None, map(_range, described.get("anyOf", ()))))
+
+
+def _bound(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
