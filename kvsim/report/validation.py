@@ -16,7 +16,7 @@ from kvsim.validate.score import figures, main_class
 
 METRIC_WORDS = {
     "ttft": "TTFT",
-    "ttft_later": "TTFT after the first wave",
+    "ttft_later": "TTFT, first wave cut",
     "tpot": "TPOT",
     "e2e": "E2E",
     "tokens": "output tokens/s",
@@ -83,7 +83,7 @@ def print_filled(rows: pd.DataFrame, out: Console) -> None:
     closed = int(rows["concurrency"].notna().sum())
     if closed:
         out.print(
-            f"{closed:,} closed loops ran 10 x concurrency requests. TPOT is of those after the first wave; "
+            f"Closed loops ({_rows(closed)}) ran 10 x concurrency requests. TPOT is of those after the first wave; "
             "TTFT of all, as clients report it, and beside it of those after the wave."
         )
 
@@ -96,6 +96,9 @@ def total_line(rows: pd.DataFrame) -> str:
     for metric in ("ttft", "tpot"):
         f = figures(part[f"{metric}_error"].dropna().to_numpy(float))
         words.append(f"{METRIC_WORDS[metric]} MAPE {f['mape']:.1f} %, median {f['median']:.1f} %")
+    if part["concurrency"].notna().any():
+        cut = figures(part["ttft_later_error"].dropna().to_numpy(float))
+        words[0] += f" (MAPE {cut['mape']:.1f} % with the first wave cut)"
     rest = len(rows) - len(part)
     apart = f"; {_rows(rest)} of other classes apart" if rest else ""
     return f"total: {_rows(len(part))} {kind}, {', '.join(words)}{apart}"

@@ -25,7 +25,7 @@ class Prediction:
     def measured(self) -> dict[str, float]:
         """What the row gives, under the same names."""
         measured = self.made.row.measured
-        if self.made.first_wave and "ttft" in measured:
+        if "ttft" in measured:
             measured["ttft_later"] = measured["ttft"]
         return measured
 
@@ -52,13 +52,12 @@ def predict(made: RowScenario) -> Prediction:
     derived = "tpot_mean_ms" not in made.row.values
     figures = {
         "ttft": _mean_ms(_finished(requests).ttft),
+        "ttft_later": _mean_ms(later.ttft),
         "tpot": _derived_tpot(later) if derived else _mean_ms(later.tpot),
         "e2e": _mean_ms(later.e2e),
         "tokens": result.metrics["generation_tokens_per_second"],
         "requests": result.metrics["requests_per_second"],
     }
-    if made.first_wave:
-        figures["ttft_later"] = _mean_ms(later.ttft)
     return Prediction(made, figures)
 
 

@@ -32,10 +32,11 @@ def test_every_row_is_shown_with_errors_and_the_last_line_is_a_total(table) -> N
     done = kvsim(table)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    for row in ("closed", "open", "moe"):
-        assert sum(line.split()[1:2] == [row] for line in lines) == 1
+    for row in (["closed", "Qwen3-0.6B"], ["open", "Qwen3-8B-FP8"], ["moe", "gpt-oss-20b"]):
+        assert sum(line.split()[1:3] == row for line in lines) == 1
     assert "3 at once" in done.stdout
     assert "Flags not stated, vLLM's defaults taken" in done.stdout
+    assert "% with the first wave cut)" in lines[-1]
     assert lines[-1].startswith("total: 2 rows dense, 8 or 16 bits, TTFT MAPE ")
     assert lines[-1].endswith("; 1 row of other classes apart")
 

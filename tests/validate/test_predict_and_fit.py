@@ -43,6 +43,12 @@ def test_tpot_leaves_out_the_first_wave_and_ttft_says_both(tmp_path) -> None:
     assert found.predicted["tpot"] == pytest.approx(1e3 * requests.tpot.iloc[3:].mean())
 
 
+def test_an_open_loop_has_no_first_wave(tmp_path) -> None:
+    found = predict(made(tmp_path, OPEN)[0])
+    assert found.predicted["ttft_later"] == found.predicted["ttft"]
+    assert "ttft_later" not in set(summary(row_table([found])).metric)
+
+
 def test_a_row_that_cannot_run_is_apart(tmp_path) -> None:
     (row,) = made(tmp_path, OPEN | {"mean_input_len": 3000, "num_gpu_blocks": 100})
     found = predict(row)

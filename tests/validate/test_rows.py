@@ -34,8 +34,16 @@ def test_a_stated_tpot_goes_before_a_derived_one(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "rules"),
-    [(None, "0.16"), ("", "0.16"), ("not stated", "0.16"), ("0.15.1", "0.16"), ("0.24.0", "0.16")]
-    + [("0.25.0", "0.33"), ("v0.33.1", "0.33"), ("1.0", "0.33")],
+    [
+        (None, "0.16"),
+        ("", "0.16"),
+        ("not stated", "0.16"),
+        ("0.15.1", "0.16"),
+        ("0.24.0", "0.16"),
+        ("0.25.0", "0.33"),
+        ("v0.33.1", "0.33"),
+        ("1.0", "0.33"),
+    ],
 )
 def test_rules_by_version(version, rules) -> None:
     assert rules_of(version) == rules
