@@ -83,8 +83,8 @@ def print_filled(rows: pd.DataFrame, out: Console) -> None:
     closed = int(rows["concurrency"].notna().sum())
     if closed:
         out.print(
-            f"Closed loops ({_rows(closed)}) ran 10 x concurrency requests. TPOT is of those after the first wave; "
-            "TTFT of all, as clients report it, and beside it of those after the wave."
+            f"Closed loops ({_rows(closed)}) ran 10 x concurrency requests. TPOT is of those after the first "
+            "wave; TTFT of all, as clients report it, and beside it of those after the wave."
         )
 
 
@@ -140,7 +140,8 @@ def print_replay(replay: Replay, out: Console) -> None:
     seen = ""
     if fewest is not None:
         alike = f"{replay.fewest_preemptions.iloc[-1]:.0f}"
-        seen = f"; rises of the waiting counter once all have arrived: {fewest.iloc[-1]:.0f} measured, {alike} simulated"
+        counts = f"{fewest.iloc[-1]:.0f} measured, {alike} simulated"
+        seen = f"; rises of the waiting counter once all have arrived: {counts}"
     out.print(f"Preemptions: {replay.num_preemptions:,} simulated{seen}")
     f = replay.errors()
     worst = float(replay.table().error.abs().max())
