@@ -91,7 +91,8 @@ def text_of(found: Mapping[str, Any]) -> str:
 
 def chief(row: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: rounded(row[key]) for key in CHIEF if row.get(key) is not None}
-    return found if not row.get("error") else {"error": row["error"]}
+    said = {key: row[key] for key in ("remark", "error") if row.get(key)}
+    return said if "error" in said else found | said
 
 
 def rounded(value: float) -> float:

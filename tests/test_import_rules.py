@@ -26,7 +26,7 @@ BELOW["plots"] = BELOW["scenario"] | {"scenario", "calibrate", "validate"}
 BELOW["sweep"] = BELOW["report"] = BELOW["plots"] | {"plots"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
 BELOW["report"] = BELOW["sweep"] | {"sweep"}
-BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify"}
+BELOW["cli"] = BELOW["sweep"] | {"sweep", "report", "verify", "calibrate"}
 
 # A result offers its pictures, a scenario its sweeps; both are loaded when they are asked for.
 UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
@@ -34,7 +34,7 @@ UPWARD = {("results/result.py", "plots"), ("scenario/schema.py", "sweep")}
 # library -> files that may import it, as patterns below the package
 HOMES = {
     "simpy": ("sim/*",),
-    "torch": ("gpu/measure*",),
+    "torch": ("calibrate/measure/*", "calibrate/measure/operations/*"),
     "typer": ("cli/*",),
     "rich": ("cli/*", "report/*", "sweep/progress*"),
     "matplotlib": ("plots/*",),
@@ -42,7 +42,7 @@ HOMES = {
     "scipy": ("calibrate/*",),
     "ruamel": ("scenario/*",),
     "pandas": ("calibrate/*", "cli/validate*", "results/*", "plots/*", "report/*", "sweep/*", "validate/*"),
-    "pyarrow": ("results/*", "sweep/*"),
+    "pyarrow": ("results/*", "sweep/*", "calibrate/measure/*"),
     "loky": ("sweep/*",),
     "ray": ("sweep/*",),
 }

@@ -403,7 +403,7 @@ def validate(
 
 
 calibrate = typer.Typer(
-    help="Where step times come from: fit, score and show kernel times.", no_args_is_help=True
+    help="Where step times come from: measure, fit, score and show kernel times.", no_args_is_help=True
 )
 app.add_typer(calibrate, name="calibrate")
 
@@ -414,6 +414,73 @@ Tables = Annotated[
     ),
 ]
 OneGpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="Only rows of this GPU.")]
+
+
+@calibrate.command()
+def measure(
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(metavar="Q/KV/SIZE", help="Heads on one GPU, such as 32/8/128; may be repeated."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="All shapes of this catalog model; may be repeated."),
+    ] = None,
+    tp: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Split each --model over N GPUs (1 if absent); may be repeated."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="bfloat16 (if absent), fp8; may be repeated.")
+    ] = None,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="prefill, cached, decode, mixed, encoder, gemm, copy or all_reduce; may be repeated.",
+        ),
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Only kernels with this word in their name; may be repeated."),
+    ] = None,
+    l2: Annotated[
+        str, typer.Option("--l2", metavar="STATE", help="State of the L2 cache: hot, cold or both.")
+    ] = "both",
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stop in time, such as 8m; the most telling points are first."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="cuda, cuda:N, or cpu to try the program out.")
+    ] = "cuda",
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FOLDER", help="Where the tables go, and are gone on with."),
+    ] = Path("results/measured"),
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder.")] = False,
+) -> None:
+    """Time attention, linear layers, copies and all-reduce on the GPU at hand, with torch.
+
+    Writes tables that calibrate fit reads. The same command goes on where an earlier one stopped.
+    """
+    from kvsim.cli.measure import measure_command
+
+    raise typer.Exit(
+        measure_command(
+            heads or [],
+            model or [],
+            tp or [],
+            dtype or ["bfloat16"],
+            operation or [],
+            kernel or [],
+            l2,
+            budget,
+            device,
+            out,
+            quiet,
+        )
+    )
 
 
 @calibrate.command()

@@ -55,6 +55,8 @@ ONLY_KVSIM = (
     "divide",
     "is not a method of vLLM",
     "is not there",
+    "is not a regular file",
+    "goes with a calibration",
     "missing; name the trace here or give --trace",
 )
 

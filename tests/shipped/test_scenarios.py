@@ -48,6 +48,12 @@ def test_each_has_an_answer() -> None:
 
 
 @pytest.mark.parametrize("name", script.names())
+def test_every_server_in_it_would_start(name: str) -> None:
+    rows = kept(name).get("sweep") or [kept(name)["run"]]
+    assert not [row for row in rows if "remark" in row or "error" in row]
+
+
+@pytest.mark.parametrize("name", script.names())
 def test_it_gives_the_answer_that_is_kept(name: str) -> None:
     start = time.monotonic()
     found = json.loads(json.dumps(script.chief_figures(name)))
@@ -101,7 +107,7 @@ def test_preemption_begins_where_the_pool_is_full() -> None:
 
 def test_small_steps_are_good_for_running_requests_and_bad_for_new_ones() -> None:
     tpot, ttft = column("chunked_prefill", f"{TPOT}.p99"), column("chunked_prefill", f"{TTFT}.p50")
-    assert tpot[0] < 0.8 * tpot[5]
+    assert tpot[0] < 0.9 * tpot[5]
     assert ttft[0] > 1.1 * ttft[5]
 
 
