@@ -161,8 +161,7 @@ ENCODER_ENTRY_DTYPE = np.dtype(
 )
 
 
-# One batch with tokens; `kvsim.results` has units and meanings.
-# Who sends requests and how many it has under way; `EngineCore.clients` makes one.
+# Who sends requests, and how many it has under way; `EngineCore.limit_client` sets the limit.
 CLIENT_DTYPE = np.dtype(
     [
         ("max_concurrency", "i8"),  # requests under way at most; 0: no limit, all go out at their times
@@ -173,6 +172,7 @@ CLIENT_DTYPE = np.dtype(
     ]
 )
 
+# One batch with tokens; `kvsim.results` has units and meanings.
 STEP_DTYPE = np.dtype(
     [
         ("step", "i8"),
