@@ -21,7 +21,8 @@ BELOW = {
 }
 BELOW["scenario"] = BELOW["sim"] | {"sim"}
 BELOW["calibrate"] = {"gpu"}
-BELOW["plots"] = BELOW["scenario"] | {"scenario", "calibrate"}
+BELOW["validate"] = BELOW["scenario"] | {"scenario"}
+BELOW["plots"] = BELOW["scenario"] | {"scenario", "calibrate", "validate"}
 BELOW["sweep"] = BELOW["report"] = BELOW["plots"] | {"plots"}
 BELOW["verify"] = {"engine", "cache", "gpu", "workload"}
 BELOW["report"] = BELOW["sweep"] | {"sweep"}
@@ -37,10 +38,10 @@ HOMES = {
     "typer": ("cli/*",),
     "rich": ("cli/*", "report/*", "sweep/progress*"),
     "matplotlib": ("plots/*",),
-    "pydantic": ("scenario/*", "gpu/cost/calibration*"),
+    "pydantic": ("scenario/*", "gpu/cost/calibration*", "validate/scenarios*"),
     "scipy": ("calibrate/*",),
     "ruamel": ("scenario/*",),
-    "pandas": ("calibrate/*", "results/*", "plots/*", "report/*", "sweep/*"),
+    "pandas": ("calibrate/*", "cli/validate*", "results/*", "plots/*", "report/*", "sweep/*", "validate/*"),
     "pyarrow": ("results/*", "sweep/*", "calibrate/measure/*"),
     "loky": ("sweep/*",),
     "ray": ("sweep/*",),

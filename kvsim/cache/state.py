@@ -159,6 +159,7 @@ REQUEST_DTYPE = np.dtype(
     [
         ("uid", "i8"),
         ("arrival_time", "f8"),
+        ("queued_time", "f8"),  # when the engine sees it; the API server takes its time
         ("priority", "i8"),
         ("hash_offset", "i8"),
         ("feature_offset", "i8"),

@@ -361,6 +361,55 @@ def schema(
     schema_command(output, markdown=markdown)
 
 
+@app.command()
+def validate(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Measured runs, or one run's requests; CSV.", show_default=False),
+    ],
+    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="Only rows of this GPU.")] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="ROWS", help="Only these rows: numbers, ranges, ids; 1,4-9,fae422ae."),
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What served the requests of one run.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Trace with the prompts of one run, row by row.")
+    ] = None,
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Picture of one run over time: .png, .svg, .pdf."
+        ),
+    ] = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Also fit host times on the rows, with held-out errors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate measured runs and print predicted beside measured latencies.
+
+    A table of runs: each row becomes a scenario, with vLLM's defaults for flags that it does not state.
+    A file of one run's requests (and its counters over time): replayed on the engine of --scenario.
+    """
+    from kvsim.cli.validate import validate_command
+
+    validate_command(
+        file,
+        gpu=gpu,
+        rows=rows,
+        scenario=scenario,
+        trace=trace,
+        overrides=overrides or [],
+        output=output,
+        fit=fit,
+        as_json=as_json,
+    )
+
+
 calibrate = typer.Typer(
     help="Where step times come from: measure, fit, score and show kernel times.", no_args_is_help=True
 )

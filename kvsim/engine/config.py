@@ -45,7 +45,7 @@ class EngineConfig:
     disable_chunked_mm_input: bool = False
     scheduling_policy: str = "fcfs"
     async_scheduling: bool = True
-    scheduler_reserve_full_isl: bool = True
+    scheduler_reserve_full_isl: bool | None = None
     watermark: float = 0.0
     encoder_compute_budget: int | None = None
     encoder_cache_size: int | None = None
@@ -67,11 +67,13 @@ class EngineConfig:
             "enable_chunked_prefill",
             "disable_chunked_mm_input",
             "async_scheduling",
-            "scheduler_reserve_full_isl",
             "disable_lookahead_block_hashes",
         ):
             if not isinstance(getattr(self, name), bool):
                 raise KvsimError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        if self.scheduler_reserve_full_isl not in (None, True, False):
+            given = self.scheduler_reserve_full_isl
+            raise KvsimError(f"scheduler_reserve_full_isl must be true or false, not {given!r}")
         for name, least in (
             ("num_gpu_blocks", 2),
             ("max_model_len", 1),
@@ -133,6 +135,15 @@ class EngineConfig:
     @property
     def rules(self) -> VllmRules:
         return rules_for(self.vllm_version)
+
+    @property
+    def full_sequence_must_fit(self) -> bool:
+        """Whether a prompt is admitted only if all of it fits; by the release, or as the flag says.
+
+        The flag came between the releases that kvsim knows (0.19), so it is not tied to one of them.
+        """
+        given = self.scheduler_reserve_full_isl
+        return self.rules.full_sequence_gate if given is None else given
 
     @property
     def queue_depth(self) -> int:

@@ -25,6 +25,7 @@ from kvsim.engine.output import abort_request, update_from_output
 from kvsim.engine.scheduler import preempt_running_requests, schedule
 from kvsim.engine.state import (
     BATCH_DTYPE,
+    CLIENT_DTYPE,
     ENCODER_ENTRY_DTYPE,
     ENGINE_DTYPE,
     FCFS,
@@ -140,7 +141,7 @@ def _scalars(config: EngineConfig) -> NDArray[np.void]:
     ):
         s[name] = getattr(config, name)
     s["policy"] = PRIORITY if config.scheduling_policy == "priority" else FCFS
-    s["full_sequence_must_fit"] = config.scheduler_reserve_full_isl and rules.full_sequence_gate
+    s["full_sequence_must_fit"] = config.full_sequence_must_fit
     s["max_loras"] = config.max_loras or 0
     s["num_spec_tokens"] = config.num_speculative_tokens
     s["encoder_shift"] = 1 if config.spec_method == "eagle" else 0
@@ -220,6 +221,26 @@ class Arrivals(NamedTuple):
     hashes: Hashes
     features: NDArray[np.void]
 
+    def followed_by(self, others: "Arrivals") -> "Arrivals":
+        """These and then others."""
+        if not len(self.rows):
+            return others
+        rows = np.concatenate([self.rows, others.rows])
+        rows["hash_offset"][len(self.rows) :] += len(self.hashes)
+        rows["feature_offset"][len(self.rows) :] += len(self.features)
+        hashes, features = zip(self[1:], others[1:], strict=True)
+        return Arrivals(rows, np.concatenate(hashes), np.concatenate(features))
+
+    def part(self, first: int, end: int) -> "Arrivals":
+        """Some of them, number `first` to `end` - 1."""
+        rows = self.rows[first:end].copy()
+        if not len(rows):
+            return NO_ARRIVALS
+        hashes, features = int(rows["hash_offset"][0]), int(rows["feature_offset"][0])
+        rows["hash_offset"] -= hashes
+        rows["feature_offset"] -= features
+        return Arrivals(rows, self.hashes[hashes:], self.features[features:])
+
 
 NO_ARRIVALS = Arrivals(new_requests(0), np.zeros((0, 2), np.uint64), np.zeros(0, FEATURE_DTYPE))
 
@@ -234,6 +255,8 @@ class Scheduler:
         self.config = config
         self.kv_cache_manager = KVCacheManager(config.kv_cache_config(), config.prefix_caching_hash_algo)
         self.state = _make_state(config, self.kv_cache_manager.state)
+        self.client = np.zeros(1, CLIENT_DTYPE)  # no limit, see `limit_client`
+        self.client["deadline"] = math.inf
 
     @property
     def kv(self) -> KVState:
@@ -290,7 +313,8 @@ class Scheduler:
         output index, cycled.
         """
         row = self.kv_cache_manager.new_row(request_id, content, block_hashes)
-        row["arrival_time"], row["priority"], row["lora"] = arrival_time, priority, lora
+        row["arrival_time"] = row["queued_time"] = arrival_time
+        row["priority"], row["lora"] = priority, lora
         row["max_tokens"], row["stop_at"] = max_tokens, stop_at
         row["skip_reading_prefix_cache"] = skip_reading_prefix_cache
         row["num_features"], row["accept_len"] = len(content.features), len(accept)
@@ -299,10 +323,11 @@ class Scheduler:
         slot = int(_add_request(self.state, row, 0, block_hashes, features))
         self.kv_cache_manager.remember(request_id, slot, content, block_hashes, tokens)
 
-    def prepare(self, requests: RequestsLike, uids: NDArray[np.int64]) -> Arrivals:
+    def prepare(self, requests: RequestsLike, uids: NDArray[np.int64], *, limited: bool = False) -> Arrivals:
         """Hash and lay out many requests at once, for `EngineCore.advance`. They have numbers, no names.
 
-        uids: a number above 0 for each, ascending, and never used before in this engine.
+        uids: a number above 0 for each, ascending, and never used before in this engine. limited: a client
+        with limited concurrency sends them, so their arrival times are the earliest ones.
         """
         plain = requests.features is None and requests.loras is None and requests.cache_salts is None
         contents = None if plain else [content_of(request) for request in requests]
@@ -313,6 +338,7 @@ class Scheduler:
         )
         rows = new_requests(len(uids))
         rows["uid"], rows["arrival_time"] = uids, requests.arrival_times
+        rows["queued_time"] = self._queued_times(requests, limited)
         rows["priority"] = requests.priorities
         rows["num_prompt_tokens"] = rows["num_tokens"] = requests.num_prompt_tokens
         rows["max_tokens"] = requests.max_tokens
@@ -327,6 +353,20 @@ class Scheduler:
         rows["num_features"] = [len(content.features) for content in contents]
         rows["feature_offset"] = np.cumsum(rows["num_features"]) - rows["num_features"]
         return Arrivals(rows, hashes, _feature_rows([(content.features, ()) for content in contents]))
+
+    def _queued_times(self, requests: RequestsLike, limited: bool) -> NDArray[np.float64]:
+        """When the engine sees the requests, in order; of those not yet sent, the API server's seconds."""
+        delays = self.frontend_seconds(requests.num_prompt_tokens)
+        if limited or not len(delays):
+            return delays
+        latest = self.client["last_queued"][0]
+        times = np.maximum.accumulate(np.maximum(requests.arrival_times + delays, latest))
+        self.client["last_queued"] = times[-1]
+        return times
+
+    def frontend_seconds(self, num_prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What the API server takes for each request; none in front of a bare scheduler."""
+        return np.zeros(len(num_prompt_tokens))
 
     def _make_room(self, rows: NDArray[np.void]) -> None:
         """See to it that the first of these arrivals can enter, if not all."""
@@ -502,6 +542,17 @@ class EngineCore(Scheduler):
     def __init__(self, config: EngineConfig, cost: StepCost | None = None) -> None:
         super().__init__(config)
         self._cost = np.zeros(1, COST_DTYPE) if cost is None else cost.parameters
+        self._frontend = None if cost is None else cost.frontend_seconds
+
+    def limit_client(self, max_concurrency: int, deadline: float) -> None:
+        """At most so many requests under way (0: no limit); nothing arrives from `deadline` (seconds) on."""
+        self.client["max_concurrency"] = self.client["num_open"] = max_concurrency
+        self.client["deadline"] = deadline
+
+    def frontend_seconds(self, num_prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        if self._frontend is None:
+            return super().frontend_seconds(num_prompt_tokens)
+        return self._frontend(num_prompt_tokens)
 
     def step(self, now: float) -> float:
         """One iteration of the engine loop begun at `now`; when the next may begin, or IDLE (inf)."""
@@ -518,13 +569,22 @@ class EngineCore(Scheduler):
     ) -> tuple[float, int, int]:
         """Iterate from `now` until `until`, letting in the arrivals number `first` and on at their times.
 
-        No other event may reach the engine before `until` (seconds). Returns the time reached, the
-        number of the next arrival to come, and why: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED
-        after `most_steps` iterations, or earlier for ended requests, steps or the log to be taken.
+        No other event may reach the engine before `until` (seconds); it iterates beyond until all arrivals
+        are in, or have been sent by a client with limited concurrency. Returns the time reached, the number
+        of the next arrival to come, and why: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED after
+        `most_steps` iterations, or earlier for ended requests, steps or the log to be taken.
         """
         while True:
             now, first, why = advance(
-                self.state, self._cost, now, until, most_steps, arrivals.rows, first, *arrivals[1:]
+                self.state,
+                self._cost,
+                self.client,
+                now,
+                until,
+                most_steps,
+                arrivals.rows,
+                first,
+                *arrivals[1:],
             )
             if why != NO_ROOM:
                 return now, first, why

@@ -161,6 +161,17 @@ ENCODER_ENTRY_DTYPE = np.dtype(
 )
 
 
+# Who sends requests, and how many it has under way; `EngineCore.limit_client` sets the limit.
+CLIENT_DTYPE = np.dtype(
+    [
+        ("max_concurrency", "i8"),  # requests under way at most; 0: no limit, all go out at their times
+        ("num_open", "i8"),  # further ones that may go out during the step under way
+        ("num_sent", "i8"),  # of the arrivals at hand
+        ("last_queued", "f8"),  # seconds
+        ("deadline", "f8"),  # seconds; nothing reaches the engine from here on
+    ]
+)
+
 # One batch with tokens; `kvsim.results` has units and meanings.
 STEP_DTYPE = np.dtype(
     [

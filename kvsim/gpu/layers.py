@@ -114,11 +114,11 @@ def check_split(model: ModelSpec, options: ParallelOptions) -> None:
         raise KvsimError(f"decode_context_parallel_size: not with the windows of {model.name}; give 1")
     if not model.is_mla and not (model.num_key_value_heads and model.head_dim):
         raise KvsimError(f"model: {model.name} needs num_key_value_heads and head_dim (or kv_lora_rank)")
-    if heads % tp:
+    if not _splits(model, tp):
         right = ", ".join(str(ranks) for ranks in range(1, heads + 1) if _splits(model, ranks))
+        undivided = f"{heads} attention heads" if heads % tp else f"{model.num_key_value_heads} KV heads"
         raise KvsimError(
-            f"tensor_parallel_size: {tp} does not divide the {heads} attention heads of {model.name}; "
-            f"give one of {right}"
+            f"tensor_parallel_size: {tp} does not divide the {undivided} of {model.name}; give one of {right}"
         )
     if options.decode_context_parallel_size > 1:
         _check_context_split(model, tp, options.decode_context_parallel_size)

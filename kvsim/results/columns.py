@@ -30,6 +30,7 @@ WAITING_REASONS = {
 ROW = np.dtype(
     [
         ("arrival_time", "f8"),
+        ("queued_time", "f8"),
         ("first_scheduled_time", "f8"),
         ("first_token_time", "f8"),
         ("finish_time", "f8"),
@@ -63,6 +64,7 @@ SECONDS, FRACTION, COUNT, SMALL, TEXT = pa.float64(), pa.float64(), pa.int64(), 
 COLUMNS = (
     Column("request_id", TEXT, "", "name of the request"),
     Column("arrival_time", SECONDS, "s", "when it reached the server"),
+    Column("queued_time", SECONDS, "s", "when the API server had handed it to the engine"),
     Column("status", TEXT, "", "finished, refused (can never fit), aborted, or unfinished at the horizon"),
     Column(
         "reason", TEXT, "", "refusal in words; length or stop; if unfinished: running, waiting or preempted"
@@ -87,7 +89,7 @@ COLUMNS = (
         Column(f"waiting_steps_{reason}", SMALL, "steps", f"steps in which it waited because {meaning}")
         for reason, meaning in WAITING_REASONS.items()
     ),
-    Column("queue_time", SECONDS, "s", "first_scheduled_time - arrival_time"),
+    Column("queue_time", SECONDS, "s", "first_scheduled_time - queued_time"),
     Column("ttft", SECONDS, "s", "time to first token: first_token_time - arrival_time"),
     Column("tpot", SECONDS, "s", "time per output token after the first; empty for a single token"),
     Column("e2e", SECONDS, "s", "finish_time - arrival_time"),

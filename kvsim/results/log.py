@@ -59,6 +59,26 @@ class RequestLog:
             done += count
         return first
 
+    def sent(self, numbers: NDArray[np.int64], arrival_times: NDArray[np.float64]) -> None:
+        """Note when requests reached the server that were opened before that was known."""
+        rows = np.zeros(len(numbers), [("arrival_time", "f8")])
+        rows["arrival_time"] = arrival_times
+        self.update(numbers, rows)
+
+    def take_back(self, number: int) -> None:
+        """Forget the rows from this number on, live or refused: their requests never went out."""
+        for index in [index for index in self._chunks if (index + 1) * self._chunk_rows > number]:
+            chunk, keep = self._chunks[index], max(number - index * self._chunk_rows, 0)
+            gone = [at for at in chunk.refusals if at >= keep]
+            chunk.num_live -= len(chunk.request_ids) - keep - len(gone)
+            self.num_ended -= len(gone)
+            for at in gone:
+                del chunk.refusals[at]
+            del chunk.request_ids[keep:]
+            if keep == 0:
+                del self._chunks[index]
+        self.num_arrived = number
+
     def refuse(self, number: int, reason: str) -> None:
         """End a request that can never fit."""
         index, at = divmod(number, self._chunk_rows)

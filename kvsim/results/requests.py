@@ -11,7 +11,7 @@ from kvsim.results.columns import COLUMNS, REASONS, ROW, SCHEMA, STATUSES
 def new_rows(count: int) -> NDArray[np.void]:
     """`count` rows in which nothing has happened yet."""
     rows = np.zeros(count, ROW)
-    for name in ("first_scheduled_time", "first_token_time", "finish_time"):
+    for name in ("queued_time", "first_scheduled_time", "first_token_time", "finish_time"):
         rows[name] = np.nan
     rows["instance"] = -1
     return rows
@@ -22,7 +22,7 @@ def derived(rows: NDArray[np.void]) -> dict[str, NDArray[np.float64]]:
     arrival, first, finish = rows["arrival_time"], rows["first_token_time"], rows["finish_time"]
     later_tokens = np.where(rows["num_output_tokens"] > 1, rows["num_output_tokens"] - 1.0, np.nan)
     return {
-        "queue_time": rows["first_scheduled_time"] - arrival,
+        "queue_time": rows["first_scheduled_time"] - rows["queued_time"],
         "ttft": first - arrival,
         "tpot": (finish - first) / later_tokens,
         "e2e": finish - arrival,

@@ -50,6 +50,9 @@ def filled(
         raise FieldError("max_num_seqs", problem)
     update: dict[str, Any] = {
         "async_scheduling": _async_scheduling(engine, rules),
+        "scheduler_reserve_full_isl": rules.full_sequence_gate
+        if engine.scheduler_reserve_full_isl is None
+        else engine.scheduler_reserve_full_isl,
         "max_num_batched_tokens": batched,
         "max_num_seqs": engine.max_num_seqs or min(seqs, batched),
         "gpu_memory_utilization": engine.gpu_memory_utilization or rules.default_gpu_memory_utilization,

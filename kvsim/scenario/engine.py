@@ -143,7 +143,9 @@ class EngineSection(Section):
     watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = key(
         0.0, "share of the blocks kept free at admission (0.33)"
     )
-    scheduler_reserve_full_isl: bool = key(True, "admit a prompt only if all of it fits (0.33)")
+    scheduler_reserve_full_isl: bool | None = key(
+        None, "admit a prompt only if all of it fits; on in 0.33 if absent (the flag came with 0.19)"
+    )
     disable_hybrid_kv_cache_manager: bool = key(False, "window layers are stored as full attention")
     encoder_compute_budget: Batch | None = key(
         None, "picture tokens encoded in a step; by model and batch if absent", "tokens"

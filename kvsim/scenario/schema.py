@@ -343,6 +343,8 @@ class Scenario(Section):
             values.pop("model")
         values.pop("calibration", None)
         values["workload"].pop("path", None)
+        if values["workload"]["max_concurrency"] is None:  # a later key; without it a scenario is what it was
+            values["workload"].pop("max_concurrency")
         text = json.dumps(_canonical(values), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 

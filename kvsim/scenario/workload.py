@@ -38,6 +38,8 @@ def workload_section(value: Any) -> WorkloadSpec:
     for key in given:
         if key not in fields:
             raise FieldError(key, _not_a_key(key, value["type"], ["type", *fields]))
+    if given.get("max_concurrency") is not None and kind is not TraceWorkload:
+        given.setdefault("rate", math.inf)  # a closed loop
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in given:
             raise FieldError(name, f"missing; {_MISSING[name]}")
@@ -53,7 +55,7 @@ def _not_a_key(key: str, kind: str, known: list[str]) -> str:
 
 
 _MISSING = {
-    "rate": "give requests per second, or inf for all at once",
+    "rate": "give requests per second, or inf for all at once, or max_concurrency",
     "path": "name the trace here or give --trace PATH",
 }
 

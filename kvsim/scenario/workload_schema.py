@@ -11,7 +11,7 @@ from typing import Any
 from kvsim.scenario.workload import TYPES
 from kvsim.workload.arrivals import PROCESSES
 from kvsim.workload.checks import MAX_TOKENS
-from kvsim.workload.generated import MAX_CHOICES, MAX_RATE, MAX_REQUESTS
+from kvsim.workload.generated import MAX_CHOICES, MAX_CONCURRENCY, MAX_RATE, MAX_REQUESTS
 from kvsim.workload.image import MAX_IMAGES_PER_REQUEST, POSITIONS
 from kvsim.workload.image_tokens import MAX_SIDE, PROCESSORS
 from kvsim.workload.popularity import POPULARITIES
@@ -52,11 +52,21 @@ def _ref(name: str) -> JsonSchema:
 _INFINITY = [{"const": "inf"}, {"type": "number", "exclusiveMinimum": _LARGEST_FLOAT}]
 _RATE = {"anyOf": [number(0, MAX_RATE), *_INFINITY]}
 _NUM_REQUESTS = optional(whole(1, MAX_REQUESTS))
+_MAX_CONCURRENCY = (
+    optional(whole(1, MAX_CONCURRENCY)),
+    "requests under way at most, the next goes out when one ends; no limit if absent",
+    "requests",
+)
 
 # key -> (schema, meaning, unit)
 _GENERATED: dict[str, tuple[JsonSchema, str, str | None]] = {
-    "rate": (_RATE, "requests per second; inf sends all at time 0", "requests per second"),
+    "rate": (
+        _RATE,
+        "requests per second; inf sends all at time 0, or as max_concurrency lets them; needed without it",
+        "requests per second",
+    ),
     "num_requests": (_NUM_REQUESTS, "how many requests; needed if there is no horizon", "requests"),
+    "max_concurrency": _MAX_CONCURRENCY,
     "arrival": ({"enum": list(PROCESSES)}, "gaps between requests", None),
     "burstiness": (
         number(0, 1e6),
@@ -161,6 +171,7 @@ _KEYS: dict[str, dict[str, tuple[JsonSchema, str, str | None]]] = {
             "instead of time_scale, the mean requests per second wanted; inf sends all at time 0",
             "requests per second",
         ),
+        "max_concurrency": _MAX_CONCURRENCY,
         "sha256": (
             optional({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
             "of the rows: refuse any others",
@@ -201,7 +212,7 @@ def _section(kind: str) -> JsonSchema:
         }
         if field.default is not dataclasses.MISSING:
             properties[field.name]["default"] = field.default
-        elif field.name != "path":  # the command line can give it
+        elif field.name not in ("path", "rate"):  # the command line can give it; see `_together`
             needed.append(field.name)
     section = {
         "title": section_name(kind),
@@ -220,10 +231,13 @@ def _together(kind: str) -> JsonSchema:
         scaled = {"required": ["time_scale"], "properties": {"time_scale": {"not": {"const": 1}}}}
         return {"not": {"allOf": [given("rate"), scaled]}}
     at_once = {"required": ["rate"], "properties": {"rate": {"anyOf": _INFINITY}}}
-    counted: JsonSchema = {"anyOf": [given("num_requests"), {"not": at_once}]}
+    limited = given("max_concurrency")
+    counted: JsonSchema = {"anyOf": [given("num_requests"), limited, {"not": at_once}]}
+    paced: JsonSchema = {"anyOf": [{"required": ["rate"]}, limited]}
+    whole_section: JsonSchema = {"allOf": [counted, paced]}
     if kind == "image":
-        counted["oneOf"] = [given("image_size"), given("image_tokens")]
-    return counted
+        whole_section["oneOf"] = [given("image_size"), given("image_tokens")]
+    return whole_section
 
 
 def given(key: str) -> JsonSchema:

@@ -15,7 +15,7 @@ from kvsim.cache.state import (
     RUNNING,
     WAITING,
 )
-from kvsim.engine.core import PAUSED, Arrivals, EngineCore
+from kvsim.engine.core import NO_ARRIVALS, PAUSED, Arrivals, EngineCore
 from kvsim.results import ABORTED, FINISHED, UNFINISHED, RequestLog
 from kvsim.results import REASONS as ROW_REASONS
 from kvsim.results.columns import ROW
@@ -36,6 +36,7 @@ for _code, _status, _reason in _ENDS:
     _STATUS[_code], _REASON[_code] = _status, ROW_REASONS.index(_reason)
 _SAME_FIELDS = (
     "arrival_time",
+    "queued_time",
     "first_scheduled_time",
     "first_token_time",
     "finish_time",
@@ -60,6 +61,8 @@ class Instance:
         self.core = core
         self.number = number
         self.now = 0.0  # when its next iteration begins, seconds
+        self.unsent = NO_ARRIVALS.rows  # by a client with limited concurrency, when its last stretch ended
+        self._under_way = NO_ARRIVALS  # sent by such a client, but still with the API server
         self._log = log
         self._horizon = horizon
         self._recorder = recorder
@@ -75,25 +78,29 @@ class Instance:
         Yields now and then, about every tenth of a second.
         """
         first, why = 0, PAUSED
-        until = min(until, self._horizon)
+        self.core.client["num_sent"] = len(self._under_way.rows)
+        arrivals = self._under_way.followed_by(arrivals)
         while why == PAUSED:
             self.now, first, why = self.core.advance(self.now, until, arrivals, first)
             self.collect()
             yield
+        num_sent = int(self.core.client["num_sent"][0])
+        self._under_way, self.unsent = arrivals.part(first, num_sent), arrivals.rows[num_sent:]
 
-    def collect(self) -> None:
-        """Take what the engine has to tell: who ended, steps, events."""
+    def collect(self) -> int:
+        """Take what the engine has to tell: who ended, steps, events. Returns how many ended."""
         self._recorder.record(self.number, self.core)
         ended = self.core.take_finished_rows()
         if not len(ended):
-            return
+            return 0
         numbers, rows = ended["uid"] - 1, self._as_rows(ended)
         in_time = rows["finish_time"] <= self._horizon
         if in_time.all():
             self._log.end(numbers, rows)
-            return
+            return len(ended)
         self._log.end(numbers[in_time], rows[in_time])
         self._log.update(numbers[~in_time], _as_of(rows[~in_time], self._horizon))
+        return len(ended)
 
     def close(self) -> None:
         """Record how far those came who have not ended by the horizon.
@@ -101,6 +108,9 @@ class Instance:
         What a step in progress then brings is not there yet, but its tokens count as generated.
         """
         self.collect()
+        late = self._under_way.rows
+        if len(late):
+            self._log.sent(late["uid"] - 1, late["arrival_time"])
         self._recorder.record(self.number, self.core, at_end=True)
         live = self.core.live_rows()
         self._log.update(live["uid"] - 1, _as_of(self._as_rows(live), self._horizon))

@@ -28,7 +28,7 @@ from kvsim.results import (
 from kvsim.sim.build import Scenario, make_cores, plan_engine
 from kvsim.sim.instance import Instance
 from kvsim.sim.recorder import Recorder, with_notes
-from kvsim.sim.source import request_source
+from kvsim.sim.source import Places, limited_source, request_source
 from kvsim.sim.stats import merged
 from kvsim.sim.stepping import SteppingInstance
 from kvsim.workload.request import Request, RequestBlock, Workload, blocks_of, requests_of
@@ -66,7 +66,7 @@ class Simulation:
     ) -> None:
         self.env = simpy.Environment(0.0)  # a clock of floats from the start: compiled code is typed
         self.log = log
-        self.first_refusal: str | None = None
+        self._first_refused: tuple[int, str] | None = None  # its number, and why
         self.simulated_seconds = 0.0
         self._config = config
         self._horizon = math.inf if horizon is None else horizon
@@ -74,16 +74,26 @@ class Simulation:
         self._on_progress = on_progress
         self._input_error: KvsimError | None = None
         self._cut_short = False  # a request would have come after the horizon
+        self._held_to_the_end = False  # one waited at its client when the horizon came
         self._num_routed = 0
-        kind = partial(SteppingInstance, self.env) if step_by_step else Instance
+        self._places = Places(self.env, workload.max_concurrency)
+        # An end at one instance lets a request reach another: then none may run ahead.
+        step_by_step = step_by_step or (self._places.limited and len(cores) > 1)
+        kind = partial(SteppingInstance, self.env, self._places) if step_by_step else Instance
         recorder = recorder or Recorder()
         self.instances = [
             kind(core, log, number, self._horizon, recorder) for number, core in enumerate(cores)
         ]
+        self._held_back = self._places.limited and not step_by_step  # the engine lets requests go out
+        for core in cores:
+            core.limit_client(workload.max_concurrency or 0 if self._held_back else 0, self._horizon)
         blocks = self._guarded(workload.blocks(seed))
         if step_by_step:
             blocks = blocks_of(requests_of(blocks), 1)
-        self.env.process(request_source(self.env, blocks, self._arrive))
+        if self._places.limited and step_by_step:
+            self.env.process(limited_source(self.env, blocks, self._places, self._refusal, self._arrive))
+        else:
+            self.env.process(request_source(self.env, blocks, self._arrive))
 
     def run(self) -> None:
         """Until nothing is left to do, or to the horizon. Raises what the workload raises."""
@@ -107,6 +117,11 @@ class Simulation:
     def _latest_end(self) -> float:
         return max(instance.busy_until for instance in self.instances)
 
+    @property
+    def first_refusal(self) -> str | None:
+        """Why the first of the refused requests can never run."""
+        return self._first_refused[1] if self._first_refused else None
+
     def stats(self) -> dict[str, Any]:
         return merged([instance.core.stats() for instance in self.instances])
 
@@ -114,6 +129,8 @@ class Simulation:
         """Blocks up to the horizon, in parts that are not too large to be hashed at once."""
         try:
             for block in blocks:
+                if self._held_to_the_end:
+                    return
                 in_time = int(np.searchsorted(block.arrival_times, self._horizon))
                 yield from _parts(block[:in_time])
                 if in_time < len(block):
@@ -124,7 +141,9 @@ class Simulation:
             raise
 
     def _arrive(self, block: RequestBlock, until: float) -> None:
-        """Requests reach the server; no others do before `until`."""
+        """Requests reach the server, or their client; no others do before `until`."""
+        if self._held_to_the_end:
+            return
         lengths = block.num_prompt_tokens
         first = self.log.arrive(block.request_ids, block.arrival_times, lengths)
         accepted = self._refuse(block, first)
@@ -133,11 +152,23 @@ class Simulation:
             if len(chosen):
                 self._report_progress(block.arrival_times[0])
                 part = block if len(chosen) == len(block) else block.take(chosen)
-                arrivals = instance.core.prepare(part, first + 1 + chosen)
+                arrivals = instance.core.prepare(part, first + 1 + chosen, limited=self._held_back)
             elif not instance.core.has_requests():
                 continue
             for _ in instance.submit(arrivals, until):
                 self._report_progress(instance.now)
+            if self._held_back:
+                self._take_back(instance.unsent)
+
+    def _take_back(self, unsent: NDArray[np.void]) -> None:
+        """Requests that waited at their client to the end never were: no others follow them."""
+        if not len(unsent):
+            return
+        number = int(unsent["uid"][0]) - 1
+        self._cut_short = self._held_to_the_end = True
+        self.log.take_back(number)
+        if self._first_refused is not None and self._first_refused[0] >= number:
+            self._first_refused = None
 
     def _routed(self, accepted: NDArray[np.int64]) -> Iterator[tuple[Instance, NDArray[np.int64]]]:
         """Requests dealt out in turn."""
@@ -154,13 +185,16 @@ class Simulation:
         )
         for i in np.flatnonzero(doubtful).tolist():
             request = block[i]
-            reason = refusal(self._config, request, request.num_prompt_tokens)
+            reason = self._refusal(request)
             if reason is None:
                 doubtful[i] = False
             else:
-                self.first_refusal = self.first_refusal or reason
+                self._first_refused = self._first_refused or (first + i, reason)
                 self.log.refuse(first + i, reason)
         return np.flatnonzero(~doubtful)
+
+    def _refusal(self, request: Request) -> str | None:
+        return refusal(self._config, request, request.num_prompt_tokens)
 
     def _report_progress(self, now: float) -> None:
         if self._on_progress is not None:

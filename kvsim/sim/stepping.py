@@ -6,30 +6,40 @@ from typing import Any
 
 import simpy
 
-from kvsim.engine.core import PAUSED, Arrivals
+from kvsim.engine.core import WAITING_FOR_REQUESTS, Arrivals
 from kvsim.sim.instance import Instance
-from kvsim.sim.source import wait_until
+from kvsim.sim.source import Places, wait_until
 
 
 class SteppingInstance(Instance):
     """Idle it waits for a request; busy it begins the next step when the engine says that it may."""
 
-    def __init__(self, env: simpy.Environment, *args: Any) -> None:
+    def __init__(self, env: simpy.Environment, places: Places, *args: Any) -> None:
         super().__init__(*args)
-        self._env = env
+        self._env, self._places = env, places
         self._inbox: list[Arrivals] = []
         self._wake_up: simpy.Event | None = None
         env.process(self._serve())
 
     def submit(self, arrivals: Arrivals, until: float) -> Iterator[None]:
         """Requests that have just arrived; when the next ones will is not looked at."""
-        if not len(arrivals.rows):
-            return
+        if len(arrivals.rows):
+            queued = float(arrivals.rows["queued_time"][0])
+            if queued > self._env.now:
+                self._env.process(self._queue_later(arrivals, queued))
+            else:
+                self._queue(arrivals)
+            yield
+
+    def _queue_later(self, arrivals: Arrivals, queued: float) -> Generator[simpy.Event, None, None]:
+        yield from wait_until(self._env, queued)
+        self._queue(arrivals)
+
+    def _queue(self, arrivals: Arrivals) -> None:
         self._inbox.append(arrivals)
         if self._wake_up is not None:
             self._wake_up.succeed()
             self._wake_up = None
-        yield
 
     def close(self) -> None:
         """Those who arrived during the step under way at the horizon wait, too."""
@@ -47,9 +57,10 @@ class SteppingInstance(Instance):
             yield env.timeout(0)  # those who arrive at this instant go first
             self._let_in(env.now)
             self.now, _, why = core.advance(env.now, math.inf, most_steps=1)
-            self.collect()
-            if why == PAUSED:
-                yield from wait_until(env, self.now)
-            else:
+            num_ended = self.collect()
+            if why == WAITING_FOR_REQUESTS:
                 self._wake_up = env.event()
                 yield self._wake_up
+            else:
+                yield from wait_until(env, self.now)
+                self._places.give_back(num_ended)

@@ -8,6 +8,7 @@ has been scheduled by then, so the block map after a step already holds that one
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -66,7 +67,9 @@ def scenario_steps(
     plan = plan_engine(scenario)
     config = replace(plan.config, log_capacity=events_of_a_step(plan.config), kv_events=False)
     (core,) = make_cores(config, plan.cost, replicas=1)
-    steps = _Steps(core, scenario.build_workload().requests(scenario.seed), first, blocks, on_step)
+    workload = scenario.build_workload()
+    arrivals = _Arrivals(core, workload.requests(scenario.seed), workload.max_concurrency)
+    steps = _Steps(core, arrivals, first, blocks, on_step)
     shown = 0
     for view in steps.run(scenario.horizon):
         yield view
@@ -81,7 +84,9 @@ def scenario_steps(
 class _Arrivals:
     """Requests that enter an engine when their time has come; those that never fit are counted."""
 
-    def __init__(self, core: EngineCore, requests: Iterable[Request]) -> None:
+    def __init__(
+        self, core: EngineCore, requests: Iterable[Request], max_concurrency: int | None = None
+    ) -> None:
         self.images: dict[str, list[str]] = {}  # identifiers, of live requests
         self.names: dict[int, str] = {}  # uid -> id of live requests
         self.first_refusal: str | None = None
@@ -89,24 +94,44 @@ class _Arrivals:
         self.num_admitted = 0
         self._core, self._requests = core, iter(requests)
         self._next = next(self._requests, None)
+        self._most_under_way = math.inf if max_concurrency is None else max_concurrency
+        self._num_open = self._most_under_way  # requests that may go out during a step
+        self._sent: deque[tuple[float, Request]] = deque()  # when the engine sees them
+        self._last_queued = 0.0
 
     @property
     def next_time(self) -> float:
-        """Seconds; inf if nobody comes any more."""
+        """When the next request can reach an idle engine, seconds; inf if nobody comes any more."""
+        if self._sent:
+            return self._sent[0][0]
         return math.inf if self._next is None else self._next.arrival_time
 
     def admit(self, now: float) -> None:
         """Let in everyone who has arrived by `now`."""
+        self._send(now)
+        while self._sent and self._sent[0][0] <= now:
+            self._submit(self._sent.popleft()[1])
+
+    def _send(self, now: float) -> None:
+        """What goes out by `now`, as `kvsim.engine.step.send` has it."""
         while self._next is not None and self._next.arrival_time <= now:
-            self._submit(self._next)
+            request = self._next
+            reason = refusal(self._core.config, request, request.num_prompt_tokens)
+            if reason is not None:
+                self.first_refusal = self.first_refusal or reason
+                self.num_refused += 1
+            elif len(self.names) + len(self._sent) < self._most_under_way:
+                time = request.arrival_time if self._num_open > 0 else now
+                self._num_open -= 1
+                (delay,) = self._core.frontend_seconds(np.array([request.num_prompt_tokens]))
+                self._last_queued = max(time + float(delay), self._last_queued)
+                self._sent.append((self._last_queued, replace(request, arrival_time=time)))
+            else:
+                break
             self._next = next(self._requests, None)
+        self._num_open = self._most_under_way - len(self.names) - len(self._sent)
 
     def _submit(self, request: Request) -> None:
-        reason = refusal(self._core.config, request, request.num_prompt_tokens)
-        if reason is not None:
-            self.first_refusal = self.first_refusal or reason
-            self.num_refused += 1
-            return
         self.num_admitted += 1
         name = request.request_id
         self._core.add_request(request, request.arrival_time)
@@ -153,13 +178,13 @@ class _Steps:
     def __init__(
         self,
         core: EngineCore,
-        requests: Iterable[Request],
+        arrivals: _Arrivals,
         first: int,
         blocks: bool,
         on_step: OnStep | None,
     ) -> None:
         self.num_steps = 0
-        self._core, self._arrivals = core, _Arrivals(core, requests)
+        self._core, self._arrivals = core, arrivals
         self._first, self._blocks, self._on_step = first, blocks, on_step
         self._in_flight: list[StepView | None] = []  # None: no tokens, or not asked for
         self._scheduled = _BlockLog()  # since the latest step with tokens

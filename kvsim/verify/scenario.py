@@ -11,6 +11,7 @@ from typing import Any
 from kvsim.cache.groups import KVGroup
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import KvsimError
+from kvsim.rules import rules_for
 
 STOP_TOKEN = 2
 _VOCABULARY = 32000
@@ -106,6 +107,8 @@ class Scenario:
 def engine_config(recorded: dict[str, Any], vllm_version: str) -> EngineConfig:
     """The engine of a trace from the config in its header."""
     flags = {_CONFIG_NAMES.get(name, name): value for name, value in recorded.items()}
+    if not rules_for(vllm_version).full_sequence_gate:
+        flags.pop("scheduler_reserve_full_isl", None)  # headers have it, that vLLM does not
     flags["kv_groups"] = tuple(
         KVGroup(g["kind"], g.get("block_size"), g.get("window", g.get("chunk")))
         for g in recorded["kv_groups"]

@@ -19,6 +19,7 @@ from kvsim.workload.streams import blocks, generator, token_streams
 MAX_REQUESTS = 10**12
 MAX_CHOICES = 10_000_000  # groups, pictures, tenants, adapters: one number each is kept
 MAX_RATE = 1e9
+MAX_CONCURRENCY = 10_000_000
 
 
 class Prompts(NamedTuple):
@@ -43,6 +44,8 @@ class GeneratedWorkload(ABC):
 
     rate: requests per second, above 0 to 1e9; inf sends all at time 0.
     num_requests: how many; None for as many as the horizon takes.
+    max_concurrency: requests under way at most, the others wait at the client and go out in order as one
+        ends (vLLM's benchmark, `--max-concurrency`); with rate inf a closed loop. None for no limit.
     arrival, burstiness: see `kvsim.workload.arrivals`.
     output_len: tokens that the model will say (a length, see `kvsim.workload.lengths`).
     max_tokens: the client's limit; None for exactly the output's length.
@@ -53,6 +56,7 @@ class GeneratedWorkload(ABC):
 
     rate: float
     num_requests: int | None = None
+    max_concurrency: int | None = None
     arrival: str = "poisson"
     burstiness: float = 1.0
     output_len: LengthSpec = 128
@@ -65,8 +69,10 @@ class GeneratedWorkload(ABC):
         number("rate", self.rate, 0.0, MAX_RATE, infinite=True)
         if self.num_requests is not None:
             whole("num_requests", self.num_requests, 1, MAX_REQUESTS)
-        elif np.isinf(self.rate):
+        elif np.isinf(self.rate) and self.max_concurrency is None:
             raise FieldError("num_requests", "missing; rate inf sends all requests at once, so say how many")
+        if self.max_concurrency is not None:
+            whole("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
         one_of("arrival", self.arrival, PROCESSES)
         number("burstiness", self.burstiness, 0.0, 1e6)
         self._output_length()

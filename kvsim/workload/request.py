@@ -240,6 +240,10 @@ class Workload(Protocol):
     def num_requests(self) -> int | None:
         """How many requests it will yield, if that is known beforehand."""
 
+    @property
+    def max_concurrency(self) -> int | None:
+        """Requests under way at most; arrival times are then the earliest ones. None for no limit."""
+
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, made as they are asked for; equal seed, equal requests."""
 

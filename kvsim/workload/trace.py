@@ -23,7 +23,7 @@ import numpy as np
 from kvsim.errors import KvsimError
 from kvsim.tokens import Segments, segments, stream_key
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, shown, whole
-from kvsim.workload.generated import MAX_RATE, MAX_REQUESTS
+from kvsim.workload.generated import MAX_CONCURRENCY, MAX_RATE, MAX_REQUESTS
 from kvsim.workload.request import Request, RequestBlock, blocks_of
 from kvsim.workload.streams import token_streams
 from kvsim.workload.trace_rows import TraceRow, check_order, check_row
@@ -83,6 +83,7 @@ class TraceWorkload:
     start: rows before this time of the trace, in seconds, are left out, and it becomes time 0.
     time_scale: factor on all times; 0.5 is twice the traffic.
     rate: instead of time_scale, the mean requests per second wanted; inf sends all at time 0.
+    max_concurrency: see `GeneratedWorkload`.
     sha256: of the file's rows (`fingerprint`); whoever loads the description checks it.
     """
 
@@ -92,6 +93,7 @@ class TraceWorkload:
     start: float = 0.0
     time_scale: float = 1.0
     rate: float | None = None
+    max_concurrency: int | None = None
     sha256: str | None = None
 
     def __post_init__(self) -> None:
@@ -108,6 +110,8 @@ class TraceWorkload:
             number("rate", self.rate, 0.0, MAX_RATE, infinite=True)
             if self.time_scale != 1.0:
                 raise FieldError("rate", "give rate or time_scale, not both")
+        if self.max_concurrency is not None:
+            whole("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
         if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
             raise FieldError("sha256", f"{shown(self.sha256)} is not 64 hex digits")
 

@@ -408,3 +408,13 @@ def test_no_room_for_the_weights_names_what_would_mend_it():
         estimate_available(
             catalog.model("Qwen3-8B"), catalog.gpu("4090"), rules_for("0.33"), gpu_memory_utilization=0.5
         )
+
+
+def test_ranks_that_cannot_share_kv_heads_equally_are_refused():
+    """40 heads divide by 10, but 8 KV heads are neither dealt out to 10 ranks nor copied equally."""
+    with pytest.raises(KvsimError) as refusal:
+        plan_for_model(catalog.model("Qwen3-14B"), GIB, KVCacheOptions(tensor_parallel_size=10))
+    assert str(refusal.value) == (
+        "tensor_parallel_size: 10 does not divide the 8 KV heads of Qwen/Qwen3-14B; "
+        "give one of 1, 2, 4, 8, 40"
+    )

@@ -1,6 +1,7 @@
 """Stretches change nothing: a run in compiled stretches and one with an event per step are the same."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,7 @@ texts = st.builds(
     SharedPrefixWorkload,
     rate=st.sampled_from([0.5, 5.0, 50.0, float("inf")]),
     num_requests=st.integers(1, 60),
+    max_concurrency=st.sampled_from([None, None, 1, 2, 7, 40]),
     arrival=st.sampled_from(["poisson", "constant"]),
     num_prefixes=st.integers(1, 4),
     prefix_len=st.integers(0, 60),
@@ -48,6 +50,7 @@ pictures = st.builds(
     ImageWorkload,
     rate=st.sampled_from([2.0, 20.0, float("inf")]),
     num_requests=st.integers(1, 30),
+    max_concurrency=st.sampled_from([None, None, 3]),
     num_images=st.integers(0, 5),
     image_tokens=st.just({"distribution": "uniform", "min": 5, "max": 60}),
     images_per_request=st.integers(1, 2),
@@ -79,18 +82,34 @@ class InBlocks:
     """A workload whose requests come in blocks of a given size."""
 
     def __init__(self, workload, size):
-        self.num_requests, self._workload, self._size = workload.num_requests, workload, size
+        self.num_requests, self.max_concurrency = workload.num_requests, workload.max_concurrency
+        self._workload, self._size = workload, size
 
     def blocks(self, seed):
         return blocks_of(self._workload.requests(seed), self._size)
 
 
-def simulate(config, workload, horizon, num_instances, step_by_step):
+@dataclass(frozen=True)
+class BehindAServer:
+    """Step times with an API server in front, which takes its time for each request."""
+
+    parameters: np.ndarray
+    seconds: float
+    per_token: float
+
+    def frontend_seconds(self, prompt_tokens):
+        return self.seconds + self.per_token * prompt_tokens
+
+
+COSTS = [BehindAServer(COST.parameters, *delay) for delay in ((0.0, 0.0), (0.004, 0.0), (0.01, 3e-4))]
+
+
+def simulate(config, workload, cost, horizon, num_instances, step_by_step):
     """All that a run gives: tables, counters, the last instant."""
     config = with_notes(config, steps=True, events=True)
     sinks = requests, steps, events = MemorySink(), MemorySink(), MemorySink()
     recorder = Recorder(StepLog(steps, config.num_gpu_blocks), EventLog(events))
-    cores = [EngineCore(config, COST) for _ in range(num_instances)]
+    cores = [EngineCore(config, cost) for _ in range(num_instances)]
     simulation = Simulation(
         config,
         cores,
@@ -125,14 +144,15 @@ def by_step(table, what):
     configs,
     drafts,
     st.one_of(texts, texts, pictures),
+    st.sampled_from(COSTS),
     st.sampled_from([None, None, 0.3, 5.0]),
     st.sampled_from([1, 1, 3]),
     st.sampled_from([1, 3, 7, 64]),
 )
-def test_stretches_and_single_steps_give_the_same(config, spec, workload, horizon, num_instances, size):
+def test_stretches_and_single_steps_give_the_same(config, spec, workload, cost, horizon, num_instances, size):
     workload = InBlocks(workload, size)
     config = EngineConfig(**{**config.__dict__, **spec}) if spec else config
-    arguments = config, workload, horizon, num_instances
+    arguments = config, workload, cost, horizon, num_instances
     (requests, steps, events), stats, end, refusal = simulate(*arguments, step_by_step=False)
     (requests_, steps_, events_), stats_, end_, refusal_ = simulate(*arguments, step_by_step=True)
     assert requests.equals(requests_)

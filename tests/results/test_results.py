@@ -61,7 +61,7 @@ def finished_rows(
 ) -> np.ndarray:
     rows = new_rows(len(arrival))
     rows["arrival_time"], rows["first_token_time"], rows["finish_time"] = arrival, first, finish
-    rows["first_scheduled_time"] = arrival
+    rows["queued_time"] = rows["first_scheduled_time"] = arrival
     rows["num_output_tokens"] = tokens
     rows["num_prompt_tokens"] = 50
     rows["status"], rows["reason"], rows["instance"] = FINISHED, 2, 0  # 2: length

@@ -135,10 +135,10 @@ class StepCost:
     def device(self) -> Device:
         return device(self.gpu)
 
-    def frontend_seconds(self, prompt_tokens: float) -> float:
+    def frontend_seconds(self, prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """From a request's arrival until the engine sees it: HTTP and tokeniser."""
         p = self._known.get("engine", "host").parameters
-        return 1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"])
+        return np.asarray(1e-6 * (p["frontend"] + prompt_tokens * p["frontend_per_token"]), np.float64)
 
     @property
     def _kv_dtype(self) -> str:
