@@ -50,13 +50,14 @@ def answer(result: SweepResult, row: dict[str, Any]) -> str:
     assert key is not None
     word = "highest" if result.asked["find"].startswith("max") else "lowest"
     limits = " and ".join(_kept(text, row) for text in result.asked["subject_to"])
+    note = "" if _is_missing(row.get("find.note")) else f"; {row['find.note']}"
     if _is_missing(row["find.beyond"]):
         return (
-            f"{before}{key} {plain(row[key])} keeps {limits}; nothing beyond it was tried, so no limit binds"
+            f"{before}{key} {plain(row[key])} keeps {limits}; no limit binds, nothing beyond it was tried{note}"
         )
     return (
         f"{before}{key} {plain(row[key])} is the {word} that keeps {limits}; "
-        f"at {plain(row['find.beyond'])} {row['find.binding']}"
+        f"at {plain(row['find.beyond'])} {row['find.binding']}{note}"
     )
 
 

@@ -31,6 +31,16 @@ class Constraint:
     limit: float
     unit: str
 
+    @property
+    def name(self) -> str:
+        """The figure's name as typed."""
+        return re.split("[<>]", self.text)[0]
+
+    @property
+    def is_upper(self) -> bool:
+        """Whether the figure must stay below."""
+        return self.sign.startswith("<")
+
     def holds(self, value: float) -> bool:
         return _COMPARISONS[self.sign](value, self.limit)
 

@@ -180,6 +180,17 @@ def test_the_lowest_whole_number(tiny):
         assert (run.metrics["vllm:num_preemptions"] == 0) is is_good
 
 
+def test_a_search_tries_only_values_that_a_scenario_may_have(tiny):
+    sizes = sweep(tiny, find="max:engine.block_size", subject_to="kv_usage_peak<=99%")
+    assert not sizes.probes["error"].notna().any()
+    assert set(sizes.probes["engine.block_size"] % 16) == {0}
+    splits = sweep(tiny, find="max:engine.tensor_parallel_size", subject_to="finished>=50%").frame
+    assert splits["engine.tensor_parallel_size"].tolist() == [16]
+    assert splits["find.beyond"].isna().all()
+    assert splits["find.note"][0].startswith("32 is refused: ")
+    assert "32 does not divide the 16 attention heads" in splits["find.note"][0]
+
+
 def test_a_server_that_would_not_start_is_remarked_and_is_no_answer(tiny):
     frame = sweep(tiny, {"engine.num_gpu_blocks_override": [60, 400]}).frame
     assert frame["remark"][0].startswith("vLLM would not start: 2,048 tokens (max_model_len) do not fit")
@@ -192,7 +203,7 @@ def test_a_server_that_would_not_start_is_remarked_and_is_no_answer(tiny):
 
 def test_a_search_without_an_answer_is_a_row_with_the_reason(tiny):
     result = sweep(tiny, find="max:workload.rate=1:2", subject_to="ttft_p99<=1us")
-    assert "no workload.rate of 1 values from 1 to 1 keeps every limit" in result.frame["error"][0]
+    assert "no workload.rate of 1 value, 1, keeps every limit" in result.frame["error"][0]
     assert "ttft_p99<=1us" in result.frame["error"][0]
 
 
