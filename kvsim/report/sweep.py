@@ -53,7 +53,8 @@ def answer(result: SweepResult, row: dict[str, Any]) -> str:
     note = "" if _is_missing(row.get("find.note")) else f"; {row['find.note']}"
     if _is_missing(row["find.beyond"]):
         return (
-            f"{before}{key} {plain(row[key])} keeps {limits}; no limit binds, nothing beyond it was tried{note}"
+            f"{before}{key} {plain(row[key])} keeps {limits}; "
+            f"no limit binds, nothing beyond it was tried{note}"
         )
     return (
         f"{before}{key} {plain(row[key])} is the {word} that keeps {limits}; "

@@ -95,7 +95,9 @@ def test_few_permitted_values():
     permitted = {1, 2, 4, 8, 16}
     answer = found("max:a", lambda value: True, 1, whole=True, refused=lambda value: value not in permitted)
     assert (answer.best, answer.beyond, answer.refused) == (16, None, (32, "refused"))
-    answer = found("max:a=17:31", lambda value: True, whole=True, refused=lambda value: value not in permitted)
+    answer = found(
+        "max:a=17:31", lambda value: True, whole=True, refused=lambda value: value not in permitted
+    )
     assert (answer.best, answer.probes) == (None, [])
 
 
