@@ -38,7 +38,7 @@ def run_point(scenario: Scenario) -> str:
 
 
 def seconds_of(scenario: Scenario) -> float:
-    """About how long a point takes here: a few of its requests, timed; infinite where their number is unknown.
+    """About how long a point takes here: a few of its requests, timed; infinite if their number is unknown.
 
     Whatever is compiled must be at hand.
     """

@@ -153,7 +153,17 @@ def test_what_is_wrong_is_told_in_the_unit_of_the_limit():
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("ttft", "write NAME<=LIMIT"), ("ttft_p99=2s", "write NAME<=LIMIT"), ("ttft_p99<=2h", "h is no unit")],
+    [
+        ("ttft", "write NAME<=LIMIT"),
+        ("ttft_p99=2s", "write NAME<=LIMIT"),
+        ("ttft_p99<=2h", "h is no unit"),
+        ("ttft_p99<=50%", "ttft_p99 is a time; give it in s, ms, us or min, not in %"),
+        ("hit_rate>=1s", "hit_rate is a share; give it in % or as a fraction, not in s"),
+        ("hit_rate>=200%", "never above 100%"),
+        ("finished>=1.5", "never above 100%"),
+        ("ttft_p99<=-1s", "never below 0"),
+        ("goodput>=5ms", "goodput is a plain number"),
+    ],
 )
 def test_limits_of_another_form(text, says):
     with pytest.raises(KvsimError, match=says):
