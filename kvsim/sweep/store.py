@@ -218,7 +218,7 @@ def _read_point(path: Path) -> Outcome:
         raise ResultsError(f"{path}: damaged, not the point that its name says; {_AGAIN}")
     if content["kvsim"] != kvsim_version():
         raise ResultsError(f"{path}: of kvsim {content['kvsim']}, this is {kvsim_version()}; delete it")
-    outcome = {key: content[key] for key in ("summary", "error") if key in content}
+    outcome: dict[str, Any] = {key: content[key] for key in ("summary", "error") if key in content}
     if content["digest"] != _digest(outcome):
         raise ResultsError(f"{path}: damaged, its figures are not those that were written; {_AGAIN}")
     return outcome
