@@ -8,7 +8,7 @@ from kvsim.sweep.constraints import Constraint
 from kvsim.sweep.search import Find, Number
 
 _NOISE = 0.1  # share of the limit, or of the figures where they are larger, that may be chance
-_NEAR = 2  # a figure this many times on the right side of the limit endangers no answer
+_NEAR = 1.25  # a figure this many times on the right side of the limit endangers no answer
 
 
 def unsteady(

@@ -103,10 +103,10 @@ def test_few_permitted_values():
 
 def test_figures_that_do_not_follow_the_value_are_told():
     limit = read_constraint("ttft_p99<=2s")
-    rows = {rate: {limit.column: ttft} for rate, ttft in ((1, 0.5), (2, 1.5), (4, 0.4), (8, 9.0))}
+    rows = {rate: {limit.column: ttft} for rate, ttft in ((1, 0.5), (2, 1.8), (4, 0.4), (8, 9.0))}
     (told,) = unsteady(read_find("max:workload.rate"), [limit], rows)
-    assert told.startswith("ttft_p99 does not follow workload.rate: 1.5 s at 2, 0.4 s at 4")
-    rows[4] = {limit.column: 1.4}  # as chance does
+    assert told.startswith("ttft_p99 does not follow workload.rate: 1.8 s at 2, 0.4 s at 4")
+    rows[4] = {limit.column: 1.7}  # as chance does
     assert not list(unsteady(read_find("max:workload.rate"), [limit], rows))
     assert list(unsteady(read_find("min:workload.rate"), [limit], rows))
 

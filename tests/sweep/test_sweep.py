@@ -13,7 +13,7 @@ from sweeps import contents, scenario
 
 import kvsim
 from kvsim.errors import KvsimError
-from kvsim.sweep import SweepResult, store, work
+from kvsim.sweep import SweepResult, pools, store, work
 from kvsim.sweep import version as versions
 
 GRID = {"engine.block_size": [16, 32], "engine.num_gpu_blocks_override": [20, 60, 400]}
@@ -478,7 +478,7 @@ def test_searches_give_the_same_bytes(tiny, tmp_path):
 
 def test_workers_start_by_themselves_only_where_they_pay(tiny, monkeypatch):
     started = []
-    local = kvsim.sweep.sweep.local_pool
+    local = pools.local_pool
     monkeypatch.setattr("kvsim.sweep.sweep.local_pool", lambda n: started.append(n) or local(1))
     monkeypatch.setattr("kvsim.sweep.sweep.num_cores", lambda: 2)
     for seconds in (0.1, 60.0):
