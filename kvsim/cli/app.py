@@ -65,9 +65,10 @@ def run(
             help="Limit for goodput, in milliseconds: ttft, tpot or e2e, such as ttft:2000; may be repeated.",
         ),
     ] = None,
-    results_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the results folder goes.")] = Path(
-        "results"
-    ),
+    results_dir: Annotated[
+        Path,
+        typer.Option("--out", "-o", "--results-dir", metavar="DIR", help="Where the results folder goes."),
+    ] = Path("results"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the path of the results.")] = False,
 ) -> None:
     """Run one scenario and write its results folder."""
@@ -93,12 +94,12 @@ def sweep(
         typer.Option("--point", metavar="KEY=VALUE;KEY=VALUE", help="One point of a list; may be repeated."),
     ] = None,
     sample: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="KIND:N", help="Draw N points instead of all: latin:40 or random:40."),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="Seed of --sample (0).")] = None,
     find: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="max:KEY",
             help="Search the highest value that keeps every --subject-to; min:KEY the lowest. "
@@ -116,10 +117,12 @@ def sweep(
         typer.Option(metavar="SHARE", help="How near --find comes, relative (0.01; whole numbers exactly)."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the sweep (results/NAME-sweep).")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Folder of the sweep (results/NAME-sweep)."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Worker processes (one for each core).")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Worker processes (one for each core, if that is quicker)."),
     ] = None,
     ray: Annotated[
         str | None,
@@ -133,6 +136,9 @@ def sweep(
     max_points: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Refuse more points than this (10,000).")
     ] = None,
+    ignore_block: Annotated[
+        bool, typer.Option("--ignore-block", help="Without the sweep: block of the file.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Throw away the points that the folder holds.")
     ] = False,
@@ -143,20 +149,21 @@ def sweep(
     Every point sees the same requests. Points are kept as they finish: after an interrupt the same
     command goes on. A point that fails is a row with its error.
     """
-    from kvsim.cli.sweep import split_limits, sweep_command
+    from kvsim.cli.sweep import only, split_limits, sweep_command
 
     words = {
         "set_": axes or [],
         "points": points or [],
-        "sample": sample,
+        "sample": only(sample or [], "--sample"),
         "seed": seed,
-        "find": find,
+        "find": only(find or [], "--find"),
         "subject_to": split_limits(subject_to or []),
         "tolerance": tolerance,
         "max_points": max_points,
     }
     options = {"workers": workers, "ray": ray, "fresh": fresh}
-    raise typer.Exit(sweep_command(file, trace, words, out, options, quiet=quiet))
+    code = sweep_command(file, trace, words, out, options, ignore_block=ignore_block, quiet=quiet)
+    raise typer.Exit(code)
 
 
 @app.command()

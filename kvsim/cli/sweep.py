@@ -7,6 +7,7 @@ from typing import Any
 from kvsim.cli import collector
 from kvsim.cli.interrupts import interrupts
 from kvsim.compiled import COMPILING
+from kvsim.errors import KvsimError
 from kvsim.report.sweep import print_sweep_result
 from kvsim.report.tables import console
 from kvsim.scenario import read_template
@@ -17,8 +18,6 @@ from kvsim.sweep.run import Count
 from kvsim.sweep.store import PROBES, TABLE
 from kvsim.sweep.sweep import run_sweep
 
-ALL_FAILED = 2
-
 
 def sweep_command(
     file: Path,
@@ -27,15 +26,17 @@ def sweep_command(
     out: Path | None,
     options: Mapping[str, Any],
     *,
+    ignore_block: bool,
     quiet: bool,
 ) -> int:
-    """The exit code: 0 if any point came to an end. Raises `KvsimError` for bad input; then nothing has run.
+    """The exit code. Raises `KvsimError` for bad input, when nothing has run, and if every point failed.
 
     words: of `kvsim.sweep.asked.asked`. options: workers, ray, fresh.
     """
     collector.resume()
     template = read_template(file, trace)
-    given = asked(template.sweep, file=f"{file}: ", **words)
+    block = None if ignore_block else template.sweep
+    given = asked(block, place=template.place, **words)
     folder = out if out is not None else Path("results") / f"{template.values['name']}-sweep"
     with progress_bar(SEARCHES if given.find else POINTS, quiet=quiet) as (say, show):
 
@@ -56,7 +57,23 @@ def sweep_command(
         )
     interrupts.outcome = f"the results are in {folder}"
     _show(result, folder, quiet=quiet)
-    return ALL_FAILED if result.num_failed == len(result.frame) else 0
+    if result.num_failed < len(result.frame):
+        return 0
+    raise KvsimError(f"{folder}: {_all_failed(result)}")
+
+
+def _all_failed(result: SweepResult) -> str:
+    """What is said where no row came to an end."""
+    first, count = result.frame["error"].iloc[0], len(result.frame)
+    noun, plural = ("search", "searches") if result.searched else ("point", "points")
+    return f"{first}" if count == 1 else f"all {count:,} {plural} failed; the first {noun}: {first}"
+
+
+def only(texts: Sequence[str], option: str) -> str | None:
+    """The text of an option that may be given once; raises `KvsimError` for a second."""
+    if len(texts) > 1:
+        raise KvsimError(f"{option} {texts[1]}: given twice, after {texts[0]}; give it once")
+    return texts[0] if texts else None
 
 
 def _show(result: SweepResult, folder: Path, *, quiet: bool) -> None:

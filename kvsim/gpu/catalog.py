@@ -183,8 +183,11 @@ def _unknown_model(name: str, plain: str) -> KvsimError:
     return _unknown(name, exact, names.key(names.without_organisation(plain)))
 
 
+_ALIKE = 0.55  # below it a "nearest" name has hardly a letter in common
+
+
 def _unknown(name: str, known: Mapping[str, str], key: str) -> KvsimError:
-    close = get_close_matches(key, known, n=5, cutoff=0.5)
+    close = get_close_matches(key, known, n=5, cutoff=_ALIKE)
     near = list(dict.fromkeys(known[k] for k in close))[:3]
-    hint = f"; nearest: {', '.join(near)}" if near else ""
+    hint = f"; nearest: {', '.join(near)}" if near else "; take one of kvsim models"
     return KvsimError(f"model: {name!r} is not in the catalog{hint}, or give a config.json")

@@ -60,7 +60,7 @@ def gpu(name: str) -> GpuSpec:
         plain = _key(_SIZE.sub("", name)) or _key(name)
         close = get_close_matches(plain, _spellings(), n=5, cutoff=0.5)
         near = list(dict.fromkeys(row for spelling in close for row in _spellings()[spelling]))[:3]
-        hint = f"; nearest: {', '.join(near)}" if near else ""
+        hint = f"; nearest: {', '.join(near)}" if near else "; kvsim gpus lists what is"
         raise KvsimError(f"gpu: {name!r} is not in the catalog{hint}")
     if len(found) > 1:
         rows = dict.fromkeys((*found, *_namesakes(name)))

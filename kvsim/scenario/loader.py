@@ -99,12 +99,22 @@ class Template:
     trace: str | None = None
     sweep: SweepSection | None = None
 
+    def place(self, where: Where) -> str:
+        """The file, and the line as far as it is known, in which a key stands."""
+        return self.source.place(where)
+
     def scenario(self, overrides: Sequence[str | Override] = ()) -> Scenario:
         """With some values replaced; raises as `load_scenario`, a `ScenarioError` where a key is to blame."""
         values = copy.deepcopy(dict(self.values))
         source = _Source(self.source.path, self.source.lines)
         for each in overrides:
             where, value, option = read_override(each) if isinstance(each, str) else each
+            if where[0] == "sweep":
+                raise ScenarioError(
+                    f"{option}: the sweep: block is no part of a scenario; kvsim sweep has an option "
+                    "for each of its words, such as --seed N",
+                    where,
+                )
             if where in source.overridden:
                 raise KvsimError(f"{option}: {'.'.join(where)} is set twice; give it once")
             _apply(values, where, copy.deepcopy(value), option)

@@ -27,6 +27,7 @@ _KINDS = {
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
     "dict_type": "a mapping of keys to values",
+    "list_type": "a list",
     "finite_number": "a finite number",
 }
 _BOUNDS = {

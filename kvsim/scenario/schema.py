@@ -369,12 +369,14 @@ class Scenario(Section):
         workers: int | None = None,
         ray: str | None = None,
         fresh: bool = False,
+        ignore_block: bool = False,
         progress: bool = True,
     ) -> "SweepResult":
         """Run it with other values of some keys, as `kvsim sweep` does, on top of the file's `sweep:` block.
 
         set: dotted key -> list of values, or a range as text such as "0.5:0.95:0.05".
-        out: folder that keeps points as they finish; None keeps nothing. The others: see docs/sweep.md.
+        out: folder that keeps points as they finish; None keeps nothing. ignore_block: without the file's
+        block. The others: see docs/sweep.md.
         Raises KvsimError for what is wrong with keys, values, folder or workers; a point that fails is a row
         with its ``error``.
         """
@@ -394,6 +396,7 @@ class Scenario(Section):
             workers=workers,
             ray=ray,
             fresh=fresh,
+            ignore_block=ignore_block,
             progress=progress,
         )
 

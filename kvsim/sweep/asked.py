@@ -1,7 +1,8 @@
 """What a sweep was asked: axes, listed points, samples, a search. From options and the `sweep:` block."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvsim.errors import KvsimError
@@ -14,15 +15,23 @@ from kvsim.sweep.search import Find, read_find
 
 Values = dict[str, Any]  # dotted key -> value
 
+Place = Callable[[tuple[str, ...]], str]  # path of a key of the file -> where it stands
+
 _UNSWEPT = {
     "name": "the name changes nothing but the folder",
     "record": "a sweep keeps summaries only",
 }
 
 
+_UNSEARCHED = {**_UNSWEPT, "seed": "a seed names random draws and orders nothing"}
+
+
 @dataclass(frozen=True)
 class Asked:
-    """A sweep, described. `axes` and `points` are multiplied; `sample` draws from the axes instead."""
+    """A sweep, described. `axes` and `points` are multiplied; `sample` draws from the axes instead.
+
+    `options`: key -> the option or the place in the file that gave it, for what is said of its values.
+    """
 
     axes: tuple[Axis, ...] = ()
     points: tuple[Values, ...] = ()
@@ -32,6 +41,7 @@ class Asked:
     constraints: tuple[Constraint, ...] = ()
     tolerance: float | None = None
     max_points: int = MAX_POINTS
+    options: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -52,10 +62,28 @@ class Asked:
         }
 
 
+@dataclass(frozen=True)
+class _Block:
+    """The `sweep:` block and where its words stand."""
+
+    words: SweepSection
+    place: Place
+
+    def option(self, word: str, *more: str) -> str:
+        """How what is said of a word of the block begins."""
+        return f"{self.place(('sweep', word, *more))}: sweep.{word}"
+
+    def pick(self, word: str, typed: Any) -> tuple[Any, str]:
+        """What was typed, else the block's; and what is said of it begins with."""
+        if typed is not None and typed != []:
+            return typed, f"--{word.replace('_', '-')}"
+        return getattr(self.words, word), f"{self.option(word)}:"
+
+
 def asked(
     block: SweepSection | None,
     *,
-    file: str = "",
+    place: Place = lambda where: "the scenario",
     set_: Sequence[str | Axis] = (),
     points: Sequence[str | Values] = (),
     sample: str | None = None,
@@ -68,34 +96,60 @@ def asked(
     """The block with the options on top of it; raises KvsimError.
 
     An option's axis replaces the block's of the same key and is added to the others; listed points and
-    constraints of the options replace those of the block, and so does every single word. `file` begins what
-    is said of the block's axes.
+    constraints of the options replace those of the block, and so does every single word. `place` says where
+    a key of the block stands.
     """
-    block = block or SweepSection()
-    most = max_points or block.max_points
-    typed = read_axes([text for text in set_ if isinstance(text, str)], most=most)
-    typed += [axis for axis in set_ if isinstance(axis, Axis)]
-    in_block = [
-        axis_of(_key(key), values, f"{file}sweep.set.{key}", most=most) for key, values in block.set.items()
-    ]
-    axes = {axis.key: axis for axis in [*in_block, *typed]}
-    searched = find if find is not None else block.find
-    limits = list(subject_to) or block.subject_to
+    given = _Block(block or SweepSection(), place)
+    most = max_points or given.words.max_points
+    axes, options = _axes(given, set_, most)
+    listed, point_option = _points(given, list(points))
+    options |= {key: point_option for point in listed for key in point}
+    sampled, sample_option = given.pick("sample", sample)
+    searched, find_option = given.pick("find", find)
+    limits, limit_option = given.pick("subject_to", list(subject_to))
+    near, near_option = given.pick("tolerance", tolerance)
+    wanted = None if searched is None else read_find(searched, f"{find_option} {searched}")
+    if wanted is not None:
+        options[wanted.key] = f"{find_option} {searched}"
     result = Asked(
-        tuple(axes.values()),
-        _points(list(points) or block.points),
-        _sample(sample if sample is not None else block.sample),
-        block.seed if seed is None else seed,
-        None if searched is None else read_find(searched),
-        tuple(map(read_constraint, limits)),
-        tolerance or block.tolerance,
+        axes,
+        listed,
+        None if sampled is None else _sample(sampled, f"{sample_option} {sampled}"),
+        given.words.seed if seed is None else seed,
+        wanted,
+        tuple(read_constraint(text, f"{limit_option} {text}") for text in limits),
+        None if near is None else _share(near, f"{near_option} {near}"),
         most,
+        options,
     )
-    _check(result)
+    _check(result, f"{sample_option} {sampled}", f"{find_option} {searched}")
+    if result.find is None and limits:
+        raise KvsimError(f"{limit_option} {limits[0]}: goes with --find max:KEY or --find min:KEY")
+    if result.find is None and near is not None:
+        raise KvsimError(f"{near_option} {near:g}: goes with --find max:KEY or --find min:KEY")
+    if result.sample is None and seed is not None:
+        raise KvsimError(
+            f"--seed {seed}: goes with --sample; the seed of the requests is swept with --set seed=A,B"
+        )
+    if result.find is None and not result.keys:
+        raise KvsimError("nothing to sweep: give --set KEY=VALUES, --find, or a sweep: block in the scenario")
     return result
 
 
-def _check(given: Asked) -> None:
+def _axes(block: _Block, typed: Sequence[str | Axis], most: int) -> tuple[tuple[Axis, ...], dict[str, str]]:
+    """The block's axes with the typed ones on top, and the option of each key."""
+    in_block = [
+        axis_of(_key(key), values, f"{block.option('set', key)}.{key}", most=most)
+        for key, values in block.words.set.items()
+    ]
+    options = {axis.key: axis.option for axis in in_block}
+    texts = read_axes([text for text in typed if isinstance(text, str)], most=most)
+    made = [axis for axis in typed if isinstance(axis, Axis)]
+    options |= {axis.key: "--set" for axis in texts} | {axis.key: "" for axis in made}
+    return tuple({axis.key: axis for axis in [*in_block, *texts, *made]}.values()), options
+
+
+def _check(given: Asked, sample_option: str, find_option: str) -> None:
     listed = {key for point in given.points for key in point}
     for key in given.keys:
         if (why := _UNSWEPT.get(key.split(".")[0])) is not None:
@@ -106,34 +160,49 @@ def _check(given: Asked) -> None:
                 f"{axis.option}: {axis.key} stands in the listed points, too; give it in one place"
             )
     if given.sample and given.points:
-        raise KvsimError("--sample: does not go with listed points; give one of the two")
+        raise KvsimError(f"{sample_option}: does not go with listed points; give one of the two")
     if given.sample and not given.axes:
-        raise KvsimError("--sample: draws from ranges; give them with --set KEY=FROM:TO")
-    if given.find is None and given.constraints:
-        raise KvsimError("--subject-to: goes with --find max:KEY or --find min:KEY")
-    if given.find is not None and not given.constraints:
-        raise KvsimError(f"--find {given.find.text}: needs a limit, such as --subject-to 'ttft_p99<=2s'")
-    if given.find is not None and given.find.key in given.keys:
-        raise KvsimError(f"--find {given.find.text}: {given.find.key} is swept, too; search it or sweep it")
-    if given.find is None and not given.keys:
-        raise KvsimError("nothing to sweep: give --set KEY=VALUES, --find, or a sweep: block in the scenario")
+        raise KvsimError(f"{sample_option}: draws from ranges; give them with --set KEY=FROM:TO")
+    if given.sample and all(axis.bounds is None and len(axis.values) == 1 for axis in given.axes):
+        raise KvsimError(
+            f"{sample_option}: every key has a single value, so all points would be the same; "
+            "give a range with --set KEY=FROM:TO"
+        )
+    if given.find is None:
+        return
+    if not given.constraints:
+        raise KvsimError(f"{find_option}: needs a limit, such as --subject-to 'ttft_p99<=2s'")
+    if given.find.key in given.keys:
+        raise KvsimError(f"{find_option}: {given.find.key} is swept, too; search it or sweep it")
+    if (why := _UNSEARCHED.get(given.find.key.split(".")[0])) is not None:
+        raise KvsimError(f"{find_option}: {given.find.key} cannot be searched, {why}")
 
 
 def _key(key: str) -> str:
     return ".".join(key_path(key))
 
 
-def _points(given: Sequence[str | Values]) -> tuple[Values, ...]:
-    """Each a mapping, or "KEY=VALUE; KEY=VALUE" of a --point; raises KvsimError for one given twice."""
+def _share(value: float, option: str) -> float:
+    if not 0 < value <= 1 or math.isnan(value):
+        raise KvsimError(f"{option}: is out of range; give a share above 0, at most 1")
+    return value
+
+
+def _points(block: _Block, typed: Sequence[str | Values]) -> tuple[tuple[Values, ...], str]:
+    """The typed points, else the block's, and their option; raises KvsimError for one given twice.
+
+    Each is a mapping, or "KEY=VALUE; KEY=VALUE" of a --point.
+    """
+    option = "--point" if typed else block.option("points")
     points: list[Values] = []
-    for each in given:
+    for each in typed or block.words.points:
         point = _typed_point(each) if isinstance(each, str) else {_key(key): v for key, v in each.items()}
         if not point:
-            raise KvsimError("--point: empty; write KEY=VALUE; KEY=VALUE")
+            raise KvsimError(f"{option}: empty; write KEY=VALUE; KEY=VALUE")
         if point in points:
-            raise KvsimError(f"--point {_shown(point)}: given twice; give it once")
+            raise KvsimError(f"{option}: {_shown(point)} is given twice; give it once")
         points.append(point)
-    return tuple(points)
+    return tuple(points), option if not typed or any(isinstance(each, str) for each in typed) else ""
 
 
 def _typed_point(text: str) -> Values:
@@ -151,12 +220,10 @@ def _shown(point: Values) -> str:
     return "; ".join(f"{key}={value}" for key, value in point.items())
 
 
-def _sample(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
+def _sample(text: str, option: str) -> tuple[str, int]:
     kind, _, count = text.partition(":")
     if kind not in ("random", "latin") or not count.isdecimal() or int(count) < 1:
-        raise KvsimError(f"--sample {text}: write random:N or latin:N with N points, such as latin:40")
+        raise KvsimError(f"{option}: write random:N or latin:N with N points, such as latin:40")
     return kind, int(count)
 
 

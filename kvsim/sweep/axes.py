@@ -175,7 +175,12 @@ def _check_count(option: str, count: int, most: int) -> None:
         ways = (
             ", draw some with --sample latin:N, or raise --max-points" if option.startswith("--set") else ""
         )
-        raise KvsimError(f"{option}: {count:,} values are more than {most:,}; take a wider step{ways}")
+        raise KvsimError(f"{option}: {counted(count)} values are more than {most:,}; take a wider step{ways}")
+
+
+def counted(count: int) -> str:
+    """With thousands separated; beyond all counting in powers of ten."""
+    return f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
 
 
 def _decimal(option: str, text: str, what: str) -> Decimal:

@@ -32,6 +32,10 @@ SHORT_NAMES = {
     "waiting": "vllm:num_requests_waiting.mean",
     "evictions": "blocks_evicted",
 }
+# Figures that only a scenario with latency limits has.
+NEEDS_SLO = ("request_goodput", "slo.")
+_SECONDS = ("_seconds.", "simulated_seconds", "busy_time")
+_SHARES = ("kv_cache_usage_perc", "hit_rate", "recompute_tax", "share")
 _NO_FIGURES = ("seed", "refusals")
 
 
@@ -42,6 +46,13 @@ def figures(summary: Mapping[str, Any]) -> dict[str, int | float | None]:
     }
     total = summary["requests"]["total"]
     return flat | {"finished_share": summary["requests"]["finished"] / total if total else None}
+
+
+def measure_of(column: str) -> str:
+    """What a column counts: "seconds", "share" (0 to 1) or "number"."""
+    if any(word in column for word in _SECONDS):
+        return "seconds"
+    return "share" if any(word in column for word in _SHARES) else "number"
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, int | float | None]]:

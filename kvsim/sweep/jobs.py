@@ -5,6 +5,7 @@ A job is a generator: it yields points, is sent their outcomes, and returns its 
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from kvsim.sim.build import WOULD_NOT_START
@@ -12,6 +13,7 @@ from kvsim.sweep.asked import Asked, Values
 from kvsim.sweep.figures import figures
 from kvsim.sweep.points import Point, Resolver
 from kvsim.sweep.search import Answer, Number, Verdict, search
+from kvsim.sweep.steadiness import unsteady
 from kvsim.sweep.store import Outcome
 
 _PROBE_FACTS = ("find.meets", "find.problem")
@@ -48,7 +50,8 @@ def searching(asked: Asked, resolver: Resolver, values: Values) -> Job:
     assert asked.find is not None
     key = asked.find.key
     start, whole = starting_value(resolver, values, key)
-    probing = search(asked.find, start, whole=whole, tolerance=asked.tolerance)
+    refusal = cache(lambda value: resolver.point({**values, key: value}).problem)
+    probing = search(asked.find, start, whole=whole, tolerance=asked.tolerance, refusal=refusal)
     rows: dict[Number, dict[str, Any]] = {}
     verdict = None
     while True:
@@ -60,15 +63,15 @@ def searching(asked: Asked, resolver: Resolver, values: Values) -> Job:
             )
         point = resolver.point({**values, key: value})
         figures_of = cells((yield point))
-        verdict = judge(asked, figures_of, refused=point.scenario is None)
+        verdict = judge(asked, figures_of)
         facts = {"find.meets": verdict.good, "find.problem": verdict.problem or None}
         rows[value] = {**point.values, **facts, **figures_of}
 
 
-def judge(asked: Asked, row: dict[str, Any], *, refused: bool) -> Verdict:
+def judge(asked: Asked, row: dict[str, Any]) -> Verdict:
     """Against every limit; an error keeps none, nor does a server that would not start."""
     if "error" in row:
-        return Verdict(False, row["error"], refused)
+        return Verdict(False, row["error"])
     if row["remark"] is not None:
         return Verdict(False, row["remark"])
     problems = [problem for limit in asked.constraints if (problem := limit.problem(row)) is not None]
@@ -90,10 +93,27 @@ def _answer_row(
     assert asked.find is not None
     key = asked.find.key
     facts = {key: answer.best, "find.beyond": answer.beyond, "find.binding": answer.problem or None}
-    facts["find.probes"] = len(answer.probes)
+    facts |= {"find.probes": len(answer.probes), "find.note": _note(asked, answer, rows) or None}
     if answer.best is None:
-        tried = f"{len(answer.probes)} values from {min(answer.probes):g} to {max(answer.probes):g}"
-        why = f"no {key} of {tried} keeps every limit; at {answer.beyond:g}: {answer.problem}"
-        return {**values, **facts, "error": why}
+        return {**values, **facts, "error": _why_none(key, answer)}
     figures_of = {name: cell for name, cell in rows[answer.best].items() if name not in _PROBE_FACTS}
     return {**values, **facts, **figures_of, key: answer.best}
+
+
+def _why_none(key: str, answer: Answer) -> str:
+    refused = "" if answer.refused is None else f"{answer.refused.value:g} is refused: {answer.refused.why}"
+    if not answer.probes:
+        return f"no {key} could be tried; {refused or 'every value of the range is refused'}"
+    low, high, count = min(answer.probes), max(answer.probes), len(answer.probes)
+    tried = f"{count} values from {low:g} to {high:g}" if count > 1 else f"1 value, {low:g},"
+    why = f"no {key} of {tried} keeps every limit; at {answer.beyond:g}: {answer.problem}"
+    return f"{why}; {refused}" if refused else why
+
+
+def _note(asked: Asked, answer: Answer, rows: dict[Number, dict[str, Any]]) -> str:
+    """What qualifies an answer: where values were refused, and figures that do not follow the value."""
+    notes = []
+    if answer.best is not None and answer.refused is not None:
+        notes.append(f"{answer.refused.value:g} is refused: {answer.refused.why}")
+    assert asked.find is not None
+    return "; ".join([*notes, *unsteady(asked.find, asked.constraints, rows)])

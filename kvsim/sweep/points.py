@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from kvsim.errors import KvsimError
 from kvsim.scenario import Override, RecordSection, Scenario, ScenarioError, Template
 from kvsim.scenario.alone import is_allowed_alone
 from kvsim.sweep.asked import Asked, Values
-from kvsim.sweep.axes import Axis, require_values
+from kvsim.sweep.axes import Axis, counted, require_values
 from kvsim.workload.checks import shown
 from kvsim.workload.streams import generator
 
@@ -49,8 +49,8 @@ def expand(given: Asked) -> list[Values]:
 def _check_count(count: int, most: int) -> None:
     if count > most:
         raise KvsimError(
-            f"{count:,} points are more than {most:,}; take fewer values, draw some with --sample latin:N, "
-            f"or allow them with --max-points {count}"
+            f"{counted(count)} points are more than {most:,}; take fewer values, draw some with "
+            f"--sample latin:N, or allow them with --max-points {count}"
         )
 
 
@@ -73,8 +73,10 @@ def _sampled(axes: Sequence[Axis], kind: str, count: int, seed: int) -> Iterator
 class Resolver:
     """Makes points from values; every point has the file's requests, and records nothing but summaries."""
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, options: Mapping[str, str] | None = None) -> None:
+        """options: key -> the option, or the place in the file, that its values come from."""
         self._template = template
+        self._options = options or {}
 
     def point(self, values: Values) -> Point:
         """A point whose values no scenario can have has a problem."""
@@ -85,27 +87,27 @@ class Resolver:
 
     def points(self, all_values: Sequence[Values]) -> list[Point]:
         """Raises KvsimError for an unknown key or a value that is always wrong, or if no point is right."""
-        points, first = [], None
+        points = []
         for values in all_values:
             try:
                 points.append(Point(values, self._scenario(values)))
             except ScenarioError as error:
                 if _is_refused_alone(error, values):
-                    raise
-                first = first or error
+                    self._scenario(values, self._option)
                 points.append(Point(values, None, str(error)))
-        if first is not None and all(point.problem for point in points):
-            raise first
+        if points and all(point.problem for point in points):
+            self._scenario(points[0].values, self._option)
         return points
 
     def require_number(self, point: Point, key: str) -> None:
         """Raises KvsimError unless the key of a good point is one and takes numbers."""
         known, value = self.value(point, key)
         if not known:  # the schema says what is wrong
-            self._scenario({**point.values, key: 1})
+            self._scenario({**point.values, key: 1}, self._option)
         elif isinstance(value, bool | dict | list) or (isinstance(value, str) and not _is_number_too(key)):
             raise KvsimError(
-                f"--find: {key} is {shown(value)}, not a number; sweep it with --set {key}=A,B,C"
+                f"{self._option(key, value)}: {key} is {shown(value)}, not a number; "
+                f"sweep it with --set {key}=A,B,C"
             )
 
     def value(self, point: Point, key: str) -> tuple[bool, Any]:
@@ -117,13 +119,26 @@ class Resolver:
             value = value[part]
         return True, value
 
-    def _scenario(self, values: Mapping[str, Any]) -> Scenario:
+    def _scenario(
+        self, values: Mapping[str, Any], option: Callable[[str, Any], str] | None = None
+    ) -> Scenario:
+        """`option` begins what is said of a value; without it that does not tell where it came from."""
+        option = option or _as_typed
         overrides = [
-            Override(tuple(key.split(".")), value, f"--set {key}={_typed(value)}")
-            for key, value in values.items()
+            Override(tuple(key.split(".")), value, option(key, value)) for key, value in values.items()
         ]
         scenario = self._template.scenario(overrides)
         return scenario.model_copy(update={"record": RecordSection()})
+
+    def _option(self, key: str, value: Any) -> str:
+        option = self._options.get(key, "--set")
+        if option in ("--set", "--point", ""):
+            return f"{option} {_as_typed(key, value)}".strip()
+        return option
+
+
+def _as_typed(key: str, value: Any) -> str:
+    return f"{key}={_typed(value)}"
 
 
 def _is_number_too(key: str) -> bool:

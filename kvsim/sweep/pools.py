@@ -14,7 +14,7 @@ from typing import Protocol
 from kvsim import compiled
 from kvsim.errors import KvsimError
 from kvsim.scenario import Scenario
-from kvsim.sweep.work import TERMINAL_SIGNALS, end_with, rehearse, run_point
+from kvsim.sweep.work import TERMINAL_SIGNALS, end_with, rehearse, run_point, seconds_of
 
 # So many points are handed out for each worker: one is computed while the next waits at hand.
 POINTS_AHEAD = 2
@@ -128,6 +128,21 @@ def num_cores() -> int:
     from loky import cpu_count
 
     return int(cpu_count())
+
+
+_SECONDS_TO_START = 4.0  # until workers have loaded what they need and have paid for it
+
+
+def worthwhile(points: int, scenario: Scenario, workers: int) -> int:
+    """So many workers, or one where others would take longer to start than they save.
+
+    points: still to be computed, each taken to be about as long as `scenario`.
+    """
+    if workers == 1 or points < 2:
+        return 1
+    rehearse(scenario)  # loads or compiles what is timed
+    saved = seconds_of(scenario) * points * (1 - 1 / min(workers, points))
+    return workers if saved > _SECONDS_TO_START else 1
 
 
 def local_pool(workers: int) -> Pool:

@@ -10,7 +10,7 @@ from typing import Any
 from kvsim import compiled
 from kvsim.scenario import Template
 from kvsim.sweep.asked import Asked
-from kvsim.sweep.constraints import check_names
+from kvsim.sweep.constraints import check_measured, check_names
 from kvsim.sweep.figures import figures
 from kvsim.sweep.jobs import Job, Rows, searching, single
 from kvsim.sweep.points import Point, Resolver, expand
@@ -54,7 +54,7 @@ class Plan:
 
 def plan_sweep(template: Template, asked: Asked, on_compiling: OnCompiling = do_nothing) -> Plan:
     """Every point resolved; raises KvsimError for whatever can be known to be wrong before anything runs."""
-    resolver = Resolver(template)
+    resolver = Resolver(template, asked.options)
     points = resolver.points(expand(asked))
     if asked.find is not None:
         _check_search(asked, resolver, points, on_compiling)
@@ -69,6 +69,7 @@ def _check_search(
     first = next(point for point in points if point.scenario)
     assert first.scenario is not None
     resolver.require_number(first, asked.find.key)
+    check_measured(asked.constraints, has_slo=first.scenario.slo is not None)
     if not compiled.is_warm():
         on_compiling()
     outcome = json.loads(rehearse(first.scenario)[1])

@@ -8,6 +8,7 @@
 A file is written under a temporary name and renamed, so whatever bears a point's name is whole.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -28,6 +29,8 @@ SWEEP, POINTS = "sweep.json", "points"
 TABLE, PROBES = "table", "probes"
 TABLES = tuple(f"{name}{ending}" for name in (TABLE, PROBES) for ending in (".parquet", ".csv"))
 _POINT_FILE = re.compile(r"[0-9a-f]{64}\.json")
+
+_AGAIN = "delete it and run again"
 
 Outcome = Mapping[str, Any]  # {"summary": ...} or {"error": ...}
 
@@ -88,7 +91,7 @@ class Folder(Memory):
 
     def _begin(self, existed: bool) -> None:
         if existed and any(self.path.iterdir()):
-            _check_is_sweep(self.path)
+            _check_is_sweep(self.path, fresh=self._fresh)
             if self._fresh:
                 shutil.rmtree(self.path / POINTS, ignore_errors=True)
             else:
@@ -117,6 +120,7 @@ class Folder(Memory):
             "kvsim": kvsim_version(),
             "scenario_hash": scenario_hash,
             "overrides": overrides,
+            "digest": _digest(outcome),
             **outcome,
         }
         try:
@@ -136,6 +140,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _digest(outcome: Mapping[str, Any]) -> str:
+    """Tells a figure that was changed by hand or by a bad disk."""
+    return hashlib.sha256(json.dumps(_plain(outcome), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:
@@ -164,13 +173,22 @@ def _locked(path: Path) -> int | None:
     return descriptor
 
 
-def _check_is_sweep(path: Path) -> None:
+def _check_is_sweep(path: Path, *, fresh: bool) -> None:
+    """With `fresh` points without their sweep.json, or with a damaged one, are a sweep's as well."""
     known = {SWEEP, POINTS, *TABLES}
     foreign = sorted(p.name for p in path.iterdir() if p.name not in known and not p.name.endswith(".tmp"))
     if foreign:
         raise ResultsError(f"{path}: no folder of a sweep, it holds {foreign[0]}; give another --out")
-    if not (path / SWEEP).is_file() and any((path / POINTS).glob("*")):
-        raise ResultsError(f"{path}: no folder of a sweep, {SWEEP} is missing; give another --out")
+    points = [p for p in (path / POINTS).glob("*") if not p.name.endswith(".tmp")]
+    if fresh:
+        mine = next((p for p in points if not _POINT_FILE.fullmatch(p.name)), None)
+        if mine is not None:
+            raise ResultsError(f"{mine}: no point of a sweep; move it away, or write elsewhere with --out")
+    elif points and not (path / SWEEP).is_file():
+        raise ResultsError(
+            f"{path}: no folder of a sweep, {SWEEP} is missing; give another --out, "
+            "or --fresh to compute its points again"
+        )
 
 
 def _check_version(path: Path) -> None:
@@ -187,26 +205,32 @@ def _check_version(path: Path) -> None:
 def read_sweep(folder: Path) -> dict[str, Any]:
     """The content of sweep.json; raises `ResultsError`."""
     return _read_json(
-        folder / SWEEP, ("kvsim", "name", "axes", "asked"), f"{folder} is not the folder of a sweep"
+        folder / SWEEP,
+        ("kvsim", "name", "axes", "asked"),
+        f"{folder} is not the folder of a sweep",
+        "run the sweep again with --fresh, or write elsewhere with --out",
     )
 
 
 def _read_point(path: Path) -> Outcome:
-    content = _read_json(path, ("kvsim", "scenario_hash"), "damaged")
+    content = _read_json(path, ("kvsim", "scenario_hash", "digest"), "damaged")
     if content["scenario_hash"] != path.stem or ("summary" in content) == ("error" in content):
-        raise ResultsError(f"{path}: damaged, not the point that its name says; delete it and run again")
+        raise ResultsError(f"{path}: damaged, not the point that its name says; {_AGAIN}")
     if content["kvsim"] != kvsim_version():
         raise ResultsError(f"{path}: of kvsim {content['kvsim']}, this is {kvsim_version()}; delete it")
-    return {key: content[key] for key in ("summary", "error") if key in content}
+    outcome: dict[str, Any] = {key: content[key] for key in ("summary", "error") if key in content}
+    if content["digest"] != _digest(outcome):
+        raise ResultsError(f"{path}: damaged, its figures are not those that were written; {_AGAIN}")
+    return outcome
 
 
-def _read_json(path: Path, keys: tuple[str, ...], otherwise: str) -> dict[str, Any]:
+def _read_json(path: Path, keys: tuple[str, ...], otherwise: str, again: str = _AGAIN) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{otherwise}: {path.name}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ResultsError(f"{path}: damaged ({error}); delete it and run again") from None
+        raise ResultsError(f"{path}: damaged ({error}); {again}") from None
     if not isinstance(content, dict) or any(key not in content for key in keys):
-        raise ResultsError(f"{path}: damaged or not of a sweep; delete it and run again")
+        raise ResultsError(f"{path}: damaged or not of a sweep; {again}")
     return content

@@ -10,13 +10,15 @@ from kvsim.compiled import COMPILING
 from kvsim.scenario import Scenario, Template, template_of
 from kvsim.sweep.asked import Asked, asked
 from kvsim.sweep.axes import axis_of
-from kvsim.sweep.pools import Pool, local_pool, num_cores
+from kvsim.sweep.pools import Pool, local_pool, num_cores, worthwhile
 from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
 from kvsim.sweep.ray_pool import RayPool
 from kvsim.sweep.result import SweepResult
 from kvsim.sweep.run import OnCompiling, OnProgress, Plan, do_nothing, drive, plan_sweep
 from kvsim.sweep.store import Folder, Memory
 from kvsim.sweep.version import kvsim_version
+
+PROBES_OF_A_SEARCH = 10  # about
 
 
 def run_sweep(
@@ -41,7 +43,7 @@ def run_sweep(
         if ray is not None:  # found out before anything is written
             pool = stack.enter_context(closing(RayPool(ray, workers)))
         store = stack.enter_context(Memory() if folder is None else Folder(folder, head, fresh=fresh))
-        pool = pool or stack.enter_context(closing(_local_pool(plan, store, workers)))
+        pool = pool or stack.enter_context(closing(_local_pool(plan, store, workers, on_compiling)))
         _warm_up(pool, plan, on_compiling)
         rows = drive(plan, pool, store, on_progress)
         probes = [probe for each in rows for probe in each.probes]
@@ -62,10 +64,20 @@ def head_of(template: Template, given: Asked) -> dict[str, Any]:
     }
 
 
-def _local_pool(plan: Plan, store: Memory, workers: int | None) -> Pool:
-    """As many workers as there are cores, and no more than points that are not kept yet."""
-    open_points = {point.hash for point in plan.points if point.scenario and not store.get(point.hash)}
-    return local_pool(max(min(workers or num_cores(), len(open_points)), 1))
+def _local_pool(plan: Plan, store: Memory, workers: int | None, on_compiling: OnCompiling) -> Pool:
+    """As many workers as were asked for; else as there are cores, if they save more than they cost.
+
+    Never more than points, or searches, that can run at a time.
+    """
+    points = {point.hash: point for point in plan.points if point.scenario and not store.get(point.hash)}
+    count = max(min(workers or num_cores(), len(points)), 1)
+    if workers is not None or count == 1:
+        return local_pool(count)
+    if not compiled.is_warm():
+        on_compiling()
+    some = next(point.scenario for point in points.values() if point.scenario)
+    num_points = len(points) * (1 if plan.asked.find is None else PROBES_OF_A_SEARCH)
+    return local_pool(worthwhile(num_points, some, count))
 
 
 def _warm_up(pool: Pool, plan: Plan, on_compiling: OnCompiling) -> None:
@@ -86,13 +98,15 @@ def sweep_scenario(
     ray: str | None,
     fresh: bool,
     progress: bool,
+    ignore_block: bool,
     **words: Any,
 ) -> SweepResult:
     """`Scenario.sweep`."""
     template = template_of(scenario)
     most = words.get("max_points") or 10_000
     axes = [axis_of(key, _listed(values), key, most=most) for key, values in (set_ or {}).items()]
-    given = asked(template.sweep, set_=axes, points=[dict(point) for point in points], **words)
+    block = None if ignore_block else template.sweep
+    given = asked(block, place=template.place, set_=axes, points=[dict(point) for point in points], **words)
     folder = None if out is None else Path(out)
     options: dict[str, Any] = {"folder": folder, "workers": workers, "ray": ray, "fresh": fresh}
     if not progress:

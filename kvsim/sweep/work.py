@@ -1,6 +1,7 @@
 """What a worker does: one point, whole, to text. Imported by every worker, wherever it runs."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from kvsim.sweep.version import kvsim_version
 
 TERMINAL_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)]
 _SECONDS_BETWEEN_LOOKS = 0.5
+_FEW_REQUESTS = 100
 
 
 def run_point(scenario: Scenario) -> str:
@@ -33,6 +35,30 @@ def run_point(scenario: Scenario) -> str:
     except Exception as error:
         outcome = {"error": f"{type(error).__name__}: {error}"}
     return json.dumps(outcome, allow_nan=False)
+
+
+def seconds_of(scenario: Scenario) -> float:
+    """About how long a point takes here: a few of its requests, timed; infinite if their number is unknown.
+
+    Whatever is compiled must be at hand.
+    """
+    import dataclasses
+
+    total = _num_requests(scenario)
+    if not math.isfinite(total):
+        return math.inf
+    few = min(_FEW_REQUESTS, max(int(total), 1))
+    short = dataclasses.replace(scenario.workload, num_requests=few)
+    begin = time.perf_counter()
+    run_point(scenario.model_copy(update={"workload": short}))
+    return (time.perf_counter() - begin) * total / few
+
+
+def _num_requests(scenario: Scenario) -> float:
+    counted = getattr(scenario.build_workload(), "num_requests", None)
+    rate = getattr(scenario.workload, "rate", math.inf)
+    in_time = math.inf if scenario.horizon is None else rate * scenario.horizon
+    return min(math.inf if counted is None else counted, in_time)
 
 
 def rehearse(scenario: Scenario) -> tuple[str, str]:

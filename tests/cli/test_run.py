@@ -212,10 +212,9 @@ def test_a_replay_is_repeated_from_its_resolved_scenario(folder: Path) -> None:
     assert contents(folder) == first
 
 
-def test_quiet_prints_only_where_the_results_are(folder: Path) -> None:
-    code, out, err = call(
-        folder, "run", "tiny.yaml", "--quiet", "--set", "seed=4", "--results-dir", "out/deep"
-    )
+@pytest.mark.parametrize("option", ["--out", "-o", "--results-dir"])
+def test_quiet_prints_only_where_the_results_are(folder: Path, option: str) -> None:
+    code, out, err = call(folder, "run", "tiny.yaml", "--quiet", "--set", "seed=4", option, "out/deep")
     assert (code, err) == (0, "")
     assert (folder / out.strip() / "summary.json").is_file()
     assert out.startswith("out/deep/tiny-")

@@ -32,6 +32,7 @@ workload:
 """
 BILLION = ["--set", "seed=0:999:1", "--set", "workload.rate=1:1000:1", "--set", "horizon=1:1000:1"]
 OUT = "results/tiny-sweep"
+FIND = ["--find", "max:workload.rate", "--subject-to", "ttft_p99<=2s"]
 FORTY = ("--set", "engine.num_gpu_blocks_override=100:1000:100", "--set", "engine.block_size=8,16,32,64")
 FORTY += ("--set", "workload.num_requests=1500")
 
@@ -83,18 +84,8 @@ def test_a_table_and_a_folder(folder):
     code, out, err = call(folder, "--set", "engine.block_size=16,32", "--set", "seed=1,2", "--workers", "1")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "tiny: 4 points over engine.block_size, seed"
-    for words in (
-        "block_size",
-        "seed",
-        "hit rate",
-        "TTFT p50",
-        "TTFT p99",
-        "TPOT",
-        "tokens/s",
-        "preemptions",
-        "KV usage",
-    ):
-        assert words in out.splitlines()[1]
+    for words in ("block_size", "seed", "hit rate", "TTFT p50", "TTFT p99", "TPOT", "tokens/s", "KV usage"):
+        assert words in out
     assert f"Tables written to {OUT}/table.parquet and .csv" in out
     assert sorted(path.name for path in (folder / OUT).iterdir()) == [
         "points",
@@ -144,6 +135,13 @@ def test_the_exit_code_is_2_only_if_every_point_failed(folder):
     code, out, _ = call(folder, "--set", "engine.num_gpu_blocks_override=3,4")
     assert code == 2
     assert "2 failed" in out
+    code, out, err = call(folder, "--set", "engine.num_gpu_blocks_override=3,4", "--quiet")
+    assert (code, out) == (2, f"{OUT}\n")
+    assert re.fullmatch(rf"kvsim: {OUT}: all 2 points failed; the first point: all 60 requests .*\n", err)
+    limit = ("--find", "max:workload.rate=1:2", "--subject-to", "ttft_p99<=1us", "--quiet")
+    code, _, err = call(folder, *limit)
+    assert code == 2
+    assert re.fullmatch(rf"kvsim: {OUT}: no workload.rate of 1 value, 1, keeps every limit; .*\n", err)
 
 
 def test_quiet_prints_the_folder(folder):
@@ -161,6 +159,10 @@ def test_the_block_and_options_on_top_of_it(folder):
     code, out, _ = call(folder, "--set", "seed=7", "--sample", "latin:4", "--workers", "1")
     assert code == 0
     assert "4 points over engine.block_size, seed" in out
+    code, out, _ = call(folder, "--set", "seed=7,8", "--ignore-block", "-o", "alone", "--workers", "1")
+    assert code == 0
+    assert "2 points over seed" in out
+    assert (folder / "alone" / "table.csv").is_file()
 
 
 # ---- killed and interrupted ----
@@ -241,6 +243,10 @@ def test_a_second_sweep_in_the_same_folder_is_refused(folder):
         (["--find", "max:workload.rate", "--subject-to", "ttft<=2s"], "unknown figure ttft"),
         (["--set", "seed=1,2", "--trace", "x.jsonl"], "replays no trace"),
         (["--set", "seed=1,2", "--workers", "0"], "--workers"),
+        (["--find", "max:workload.rate", "--find", "max:seed"], "--find max:seed: given twice"),
+        (["--sample", "latin:2", "--sample", "latin:3"], "--sample latin:3: given twice"),
+        ([*FIND, "--tolerance", "nan"], "--tolerance nan: is out of range; give a share above 0"),
+        (["--set", "seed=1,2", "--tolerance", "0.1"], "--tolerance 0.1: goes with --find"),
     ],
 )  # fmt: skip
 def test_bad_sweeps_fail_early_in_one_line(folder, args, says):

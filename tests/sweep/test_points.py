@@ -1,5 +1,7 @@
 """Which points a sweep has, and that each of them sees the same requests."""
 
+import math
+
 import pandas as pd
 import pytest
 from sweeps import scenario, write
@@ -71,6 +73,16 @@ def test_samples_follow_from_their_seed_and_axes_are_drawn_apart(kind):
         ({"find": "max:a", "set_": ["a=1"], "subject_to": ["ttft_p99<=2s"]}, "search it or sweep it"),
         ({"find": "best:a", "subject_to": ["ttft_p99<=2s"]}, "write max:KEY or min:KEY"),
         ({"find": "max:a=3:1", "subject_to": ["ttft_p99<=2s"]}, "empty range"),
+        ({"find": "max:seed", "subject_to": ["ttft_p99<=2s"]}, "seed cannot be searched"),
+        ({"set_": ["a=1,2"], "tolerance": 0.1}, "--tolerance 0.1: goes with --find"),
+        ({"set_": ["a=1,2"], "seed": 3}, "--seed 3: goes with --sample"),
+        ({"set_": ["a=1", "b=2"], "sample": "latin:3"}, "every key has a single value"),
+        ({"find": "max:a", "subject_to": ["ttft_p99<=2s"], "sample": "latin:3"}, "draws from ranges"),
+        *(
+            ({"find": "max:a", "subject_to": ["ttft_p99<=2s"], "tolerance": share}, "is out of range")
+            for share in (0.0, -0.1, 2.0, math.nan, math.inf)
+        ),
+        ({"set_": ["a=1:1e300:1"]}, "about 10^300 values are more than 10,000"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, says):
@@ -89,6 +101,44 @@ def test_options_are_added_to_the_block_or_replace_it():
         "workload.rate": (1, 2),
     }
     assert (given.sample, given.seed) == (("random", 4), 7)
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("find: max:workload.rate", "line 15: sweep.find: max:workload.rate: needs a limit"),
+        (
+            "find: max:workload.rate\n  subject_to: ttft_p99<=50%",
+            "line 16: sweep.subject_to: ttft_p99<=50%: ttft_p99 is a time",
+        ),
+        ("set: {seed: '5:1:1'}", "line 15: sweep.set.seed: empty range"),
+        (
+            "set: {engine.block-size: [17]}",
+            "line 15: sweep.set.engine.block_size: engine.block_size: 17 is not",
+        ),
+        ("points: [{engine.block_size: 17}]", "line 15: sweep.points: engine.block_size: 17 is not"),
+        ("sample: latin:3", "line 15: sweep.sample: latin:3: draws from ranges"),
+        ("set: {seed: [1]}\n  tolerance: 0.5", "line 16: sweep.tolerance: 0.5: goes with --find"),
+    ],
+)
+def test_what_is_wrong_with_the_block_is_named_where_it_stands(tmp_path, block, says):
+    template = read_template(write(tmp_path, f"sweep:\n  {block}\n"))
+    with pytest.raises(KvsimError) as error:
+        plan_sweep_of(template)
+    assert str(error.value).startswith(str(tmp_path / "tiny.yaml"))
+    assert says in str(error.value)
+    assert "--set" not in str(error.value).replace("give them with --set", "")
+
+
+def plan_sweep_of(template) -> None:
+    given = asked(template.sweep, place=template.place)
+    Resolver(template, given.options).points(expand(given))
+
+
+def test_listed_points_are_named_by_their_option(tmp_path):
+    given = asked(None, points=["engine.block_size=16", "engine.block_size=17"])
+    with pytest.raises(KvsimError, match=r"^--point engine\.block_size=17: engine\.block_size: 17 is not"):
+        Resolver(template_of(scenario(tmp_path)), given.options).points(expand(given))
 
 
 # ---- what the schema says, before anything runs ----
@@ -113,6 +163,9 @@ def resolve(folder, *axes):
         (["workload.rate=1,-1", "seed=1,2"], "--set workload.rate=-1: workload.rate: -1 is out of range"),
         (["gpu=rtx-4090,rtx-409"], "gpu"),
         (["engine.max_num_seqs=4096"], "is above max_num_batched_tokens"),  # in every point
+        (["sweep.seed=1"], "the sweep: block is no part of a scenario"),
+        (["gpu=zx81"], "'zx81' is not in the catalog; kvsim gpus lists what is"),
+        (["model=nope/model"], "take one of kvsim models, or give a config.json"),
         (["workload.prefix_len.0=3"], "prefix_len is 300, not a section with keys"),
     ],
 )

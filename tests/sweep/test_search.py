@@ -5,21 +5,24 @@ import pytest
 from kvsim.errors import KvsimError
 from kvsim.sweep.constraints import check_names, read_constraint
 from kvsim.sweep.search import Verdict, read_find, search
+from kvsim.sweep.steadiness import unsteady
 
 
 def found(text, is_good, start=1, *, whole=False, tolerance=None, refused=lambda value: False):
     """Drive a search with a rule for what is good."""
-    probing = search(read_find(text), start, whole=whole, tolerance=tolerance)
+
+    def refusal(value):
+        return "refused" if refused(value) else None
+
+    probing = search(read_find(text), start, whole=whole, tolerance=tolerance, refusal=refusal)
     verdict = None
     while True:
         try:
             value = probing.send(verdict) if verdict else next(probing)
         except StopIteration as end:
             return end.value
-        bad = refused(value) or not is_good(value)
-        verdict = Verdict(
-            not bad, "refused" if refused(value) else f"at {value}" if bad else "", refused(value)
-        )
+        assert not refused(value)
+        verdict = Verdict(is_good(value), "" if is_good(value) else f"at {value}")
 
 
 @pytest.mark.parametrize("limit", [0.013, 0.9, 1, 1.5, 17.3, 1000.5])
@@ -60,11 +63,52 @@ def test_everything_is_good():
     assert answer.best > 1e11
 
 
-def test_a_refused_value_ends_the_doubling_and_is_not_the_reason_that_is_told():
+def test_the_last_permitted_value_keeps_the_limits_so_none_binds():
     answer = found("max:a", lambda value: True, 0.3, refused=lambda value: value > 1)
-    assert 0.99 < answer.best <= 1 < answer.beyond
+    assert (answer.best, answer.beyond) == (pytest.approx(1, rel=1e-4), None)
+    assert answer.refused == (pytest.approx(1.2), "refused")
+    answer = found("max:a", lambda value: True, 3, whole=True, refused=lambda value: value > 10)
+    assert (answer.best, answer.beyond, answer.refused) == (10, None, (12, "refused"))
     answer = found("min:a", lambda value: False, 3, whole=True, refused=lambda value: value > 10)
-    assert (answer.best, answer.beyond, answer.problem) == (None, 6, "at 6")
+    assert (answer.best, answer.beyond, answer.problem) == (None, 10, "at 10")
+
+
+def test_a_limit_that_binds_before_the_refused_values():
+    answer = found("max:a", lambda value: value <= 9, 3, whole=True, refused=lambda value: value > 10)
+    assert (answer.best, answer.beyond, answer.refused) == (9, 10, None)
+
+
+@pytest.mark.parametrize("limit", [16, 100, 480, 500])
+def test_values_between_permitted_ones_are_not_tried(limit):
+    """As block sizes, multiples of 16."""
+    answer = found("max:a", lambda value: value <= limit, 16, whole=True, refused=lambda value: value % 16)
+    best = limit // 16 * 16
+    assert (answer.best, answer.beyond, answer.refused) == (best, best + 16, None)
+    answer = found(
+        "max:a=3:1000", lambda value: value <= limit, 16, whole=True, refused=lambda value: value % 16
+    )
+    assert (answer.best, answer.beyond) == (best, best + 16)
+
+
+def test_few_permitted_values():
+    """As tensor parallel sizes."""
+    permitted = {1, 2, 4, 8, 16}
+    answer = found("max:a", lambda value: True, 1, whole=True, refused=lambda value: value not in permitted)
+    assert (answer.best, answer.beyond, answer.refused) == (16, None, (32, "refused"))
+    answer = found(
+        "max:a=17:31", lambda value: True, whole=True, refused=lambda value: value not in permitted
+    )
+    assert (answer.best, answer.probes) == (None, [])
+
+
+def test_figures_that_do_not_follow_the_value_are_told():
+    limit = read_constraint("ttft_p99<=2s")
+    rows = {rate: {limit.column: ttft} for rate, ttft in ((1, 0.5), (2, 1.8), (4, 0.4), (8, 9.0))}
+    (told,) = unsteady(read_find("max:workload.rate"), [limit], rows)
+    assert told.startswith("ttft_p99 does not follow workload.rate: 1.8 s at 2, 0.4 s at 4")
+    rows[4] = {limit.column: 1.7}  # as chance does
+    assert not list(unsteady(read_find("max:workload.rate"), [limit], rows))
+    assert list(unsteady(read_find("min:workload.rate"), [limit], rows))
 
 
 def test_given_ends():
@@ -109,7 +153,17 @@ def test_what_is_wrong_is_told_in_the_unit_of_the_limit():
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("ttft", "write NAME<=LIMIT"), ("ttft_p99=2s", "write NAME<=LIMIT"), ("ttft_p99<=2h", "h is no unit")],
+    [
+        ("ttft", "write NAME<=LIMIT"),
+        ("ttft_p99=2s", "write NAME<=LIMIT"),
+        ("ttft_p99<=2h", "h is no unit"),
+        ("ttft_p99<=50%", "ttft_p99 is a time; give it in s, ms, us or min, not in %"),
+        ("hit_rate>=1s", "hit_rate is a share; give it in % or as a fraction, not in s"),
+        ("hit_rate>=200%", "never above 100%"),
+        ("finished>=1.5", "never above 100%"),
+        ("ttft_p99<=-1s", "never below 0"),
+        ("goodput>=5ms", "goodput is a plain number"),
+    ],
 )
 def test_limits_of_another_form(text, says):
     with pytest.raises(KvsimError, match=says):

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ from sweeps import contents, scenario
 
 import kvsim
 from kvsim.errors import KvsimError
-from kvsim.sweep import SweepResult, store, work
+from kvsim.sweep import SweepResult, pools, store, work
 from kvsim.sweep import version as versions
 
 GRID = {"engine.block_size": [16, 32], "engine.num_gpu_blocks_override": [20, 60, 400]}
@@ -135,12 +136,25 @@ def test_the_block_of_the_file_is_swept_and_left_alone_by_a_run(tmp_path):
     assert len(sweep(tiny, {"seed": [5]}).frame) == 2
 
 
+def test_the_block_can_be_left_out(tmp_path):
+    tiny = scenario(tmp_path, "sweep:\n  set: {engine.block_size: [16, 32]}\n")
+    result = sweep(tiny, {"seed": [1, 2]}, ignore_block=True)
+    assert (result.axes, len(result.frame)) == (("seed",), 2)
+    with pytest.raises(KvsimError, match="nothing to sweep"):
+        sweep(tiny, ignore_block=True)
+
+
 @pytest.mark.parametrize(
     ("block", "says"),
     [
         ("sweep: {sett: {}}", "line 14: sweep.sett: unknown key; did you mean set?"),
         ("sweep: 3", "line 14: sweep: 3 is not a mapping"),
         ("sweep: {sample: 3}", "sweep.sample: 3 is not text"),
+        ("sweep: {points: {a: 1}}", "line 14: sweep.points: {a: 1} is not a list"),
+        ("sweep: {subject_to: 5}", "line 14: sweep.subject_to: 5 is not a list"),
+        ("sweep: {sample: latin}", "sweep.sample: 'latin' is of another form; write random:N or latin:N"),
+        ("sweep: {find: up:workload.rate}", "is of another form; write max:KEY or min:KEY"),
+        ("sweep: {set: {engine.block_size: []}}", "engine.block_size: no values"),
     ],
 )
 def test_a_broken_block_is_one_line(tmp_path, block, says):
@@ -180,6 +194,17 @@ def test_the_lowest_whole_number(tiny):
         assert (run.metrics["vllm:num_preemptions"] == 0) is is_good
 
 
+def test_a_search_tries_only_values_that_a_scenario_may_have(tiny):
+    sizes = sweep(tiny, find="max:engine.block_size", subject_to="kv_usage_peak<=99%")
+    assert not sizes.probes["error"].notna().any()
+    assert set(sizes.probes["engine.block_size"] % 16) == {0}
+    splits = sweep(tiny, find="max:engine.tensor_parallel_size", subject_to="finished>=50%").frame
+    assert splits["engine.tensor_parallel_size"].tolist() == [16]
+    assert splits["find.beyond"].isna().all()
+    assert splits["find.note"][0].startswith("32 is refused: ")
+    assert "32 does not divide the 16 attention heads" in splits["find.note"][0]
+
+
 def test_a_server_that_would_not_start_is_remarked_and_is_no_answer(tiny):
     frame = sweep(tiny, {"engine.num_gpu_blocks_override": [60, 400]}).frame
     assert frame["remark"][0].startswith("vLLM would not start: 2,048 tokens (max_model_len) do not fit")
@@ -192,7 +217,7 @@ def test_a_server_that_would_not_start_is_remarked_and_is_no_answer(tiny):
 
 def test_a_search_without_an_answer_is_a_row_with_the_reason(tiny):
     result = sweep(tiny, find="max:workload.rate=1:2", subject_to="ttft_p99<=1us")
-    assert "no workload.rate of 1 values from 1 to 1 keeps every limit" in result.frame["error"][0]
+    assert "no workload.rate of 1 value, 1, keeps every limit" in result.frame["error"][0]
     assert "ttft_p99<=1us" in result.frame["error"][0]
 
 
@@ -201,6 +226,8 @@ def test_a_search_without_an_answer_is_a_row_with_the_reason(tiny):
     [
         ("max:workload.rat", "ttft_p99<=1s", "workload.rat: unknown key; did you mean rate?"),
         ("max:gpu", "ttft_p99<=1s", "not a number"),
+        ("max:workload.rate", "slo_share>=99%", "slo_share>=99%: slo_share counts requests within latency"),
+        ("max:workload.rate", "goodput>=1", "the scenario has none; give it an slo: section"),
         ("max:workload.rate", "tftt_p99<=1s", "unknown figure tftt_p99; did you mean ttft_p99?"),
     ],
 )
@@ -220,7 +247,8 @@ def test_a_long_table_is_cut_on_the_screen(tiny):
     print_sweep_result(result, out)
     text = out.export_text()
     assert "... 5 more rows in the table" in text
-    assert len(text.splitlines()) == MOST_ROWS + 3
+    assert re.search(rf"^ +{MOST_ROWS} ", text, re.M)
+    assert not re.search(rf"^ +{MOST_ROWS + 1} ", text, re.M)
 
 
 def test_a_notebook_without_widgets_has_no_bar_and_no_complaint(tiny, monkeypatch, recwarn):
@@ -290,6 +318,26 @@ def test_the_version_follows_the_sources():
     assert versions.kvsim_version() == versions.kvsim_version()
 
 
+@pytest.mark.parametrize("content", ["[]", None], ids=["damaged", "missing"])
+def test_a_folder_without_its_head_can_be_made_anew(tiny, tmp_path, content):
+    out = tmp_path / "out"
+    sweep(tiny, GRID, out=out)
+    whole = contents(out)
+    (out / "sweep.json").unlink() if content is None else (out / "sweep.json").write_text(content)
+    with pytest.raises(KvsimError, match=r"--fresh"):
+        sweep(tiny, GRID, out=out)
+    sweep(tiny, GRID, out=out, fresh=True)
+    assert contents(out) == whole
+
+
+def test_fresh_spares_files_that_no_sweep_wrote(tiny, tmp_path):
+    out = tmp_path / "out"
+    sweep(tiny, GRID, out=out)
+    foreign_point(out)
+    with pytest.raises(KvsimError, match=r"notes.txt: no point of a sweep"):
+        sweep(tiny, GRID, out=out, fresh=True)
+
+
 def damaged(text: str):
     def damage(out: Path) -> str:
         path = sorted((out / "points").iterdir())[0]
@@ -297,6 +345,15 @@ def damaged(text: str):
         return path.name
 
     return damage
+
+
+def edited(out: Path) -> str:
+    """Text where a number belongs."""
+    path = sorted((out / "points").iterdir())[0]
+    text = path.read_text()
+    assert '"finished": 60' in text
+    path.write_text(text.replace('"finished": 60', '"finished": "many"'))
+    return f"{path.name}: damaged, its figures are not those that were written; delete it"
 
 
 def exchanged(out: Path) -> str:
@@ -332,6 +389,7 @@ def no_head(out: Path) -> str:
         damaged("{"),
         damaged("{}"),
         damaged("[1]"),
+        edited,
         exchanged,
         foreign_point,
         foreign_file,
@@ -416,6 +474,29 @@ def test_searches_give_the_same_bytes(tiny, tmp_path):
     for name, workers in (("one", 1), ("two", 2)):
         sweep(tiny, {"engine.max_num_seqs": [2, 4, 8]}, workers=workers, out=tmp_path / name, **words)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_workers_start_by_themselves_only_where_they_pay(tiny, monkeypatch):
+    started = []
+    local = pools.local_pool
+    monkeypatch.setattr("kvsim.sweep.sweep.local_pool", lambda n: started.append(n) or local(1))
+    monkeypatch.setattr("kvsim.sweep.sweep.num_cores", lambda: 2)
+    for seconds in (0.1, 60.0):
+        monkeypatch.setattr("kvsim.sweep.pools.seconds_of", lambda _, seconds=seconds: seconds)
+        sweep(tiny, {"seed": [1, 2, 3]}, workers=None)
+    assert started == [1, 2]
+
+
+def test_the_length_of_a_point_is_estimated_from_a_few_requests(tiny, monkeypatch):
+    run, seen = work.run_point, []
+    monkeypatch.setattr(work, "run_point", lambda scenario: seen.append(scenario) or run(scenario))
+    assert 0 < work.seconds_of(tiny) < 60
+    assert seen[0].workload.num_requests == 60
+    path = tiny.folder / "tiny.yaml"
+    work.seconds_of(kvsim.load_scenario(path, ["workload.num_requests=5000"]))
+    assert seen[1].workload.num_requests == 100
+    work.seconds_of(kvsim.load_scenario(path, ["workload.num_requests=null", "horizon=2"]))
+    assert seen[2].workload.num_requests == 40  # at 20 requests a second
 
 
 def test_a_worker_that_dies_is_one_line(tiny, tmp_path, monkeypatch):
