@@ -45,6 +45,12 @@ def described(gpu: str, used: Mapping[str, ValueSet], assumed: Iterable[str]) ->
     for relative, operations in taken.items():
         which = "all operations" if len(operations) == len(used) else ", ".join(operations)
         text += f"; borrowed from {relative}: {which}"
+    foreign: dict[str, list[str]] = {}
+    for key, values in used.items():
+        if key.startswith("attention") and values.source.note:
+            foreign.setdefault(f"{values.source.kernel}, {values.source.note}", []).append(words(key))
+    for kernel, operations in foreign.items():
+        text += f"; {', '.join(operations)} timed with {kernel}"
     for each in assumed:
         text += f"; {each}"
     return f"{text} ({'; '.join(_sources(used.values()))})"
