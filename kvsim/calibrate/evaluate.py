@@ -58,9 +58,9 @@ def _scored(operation: str, frame: pd.DataFrame, known: Calibration) -> pd.DataF
 
 
 def _source(frame: pd.DataFrame) -> NDArray[np.object_]:
-    """Form of the table; for measured ones also kernel and state of L2, each of which has its line."""
+    """Form of the table; for measured ones the kernel and state of L2, each of which has its line."""
     cold = frame.cold.map({True: ", L2 cold", False: ""})
-    named = (frame.form + ": " + frame.kernel).where(frame.measured, frame.form) + cold
+    named = frame.kernel.where(frame.measured, frame.form) + cold
     return named.to_numpy(object)
 
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from kvsim.calibrate.choice import check_words
+from kvsim.calibrate.choice import as_run, check_words, one_kernel
 from kvsim.calibrate.evaluate import (
     FITTED,
     LEFT_OUT,
@@ -29,11 +27,8 @@ from kvsim.errors import KvsimError
 from kvsim.files import checked_place
 from kvsim.gpu import catalog
 from kvsim.gpu.cost.calibration import Calibration, calibration, completed, supplemented
-from kvsim.gpu.cost.description import words
-from kvsim.report.calibration import print_errors, print_fit, print_notes, total_line
+from kvsim.report.calibration import print_errors, print_fit, print_notes, print_values, total_line
 from kvsim.report.tables import console
-
-WIDTH = 150  # of the table where output goes to a file
 
 
 def fit_command(
@@ -112,7 +107,7 @@ def evaluate_command(
     if as_json:
         print(json.dumps(json.loads(lines.to_json(orient="records")), indent=1))
         return
-    out = Console(width=None if Console().is_terminal else WIDTH, soft_wrap=False)
+    out = console()
     print_errors(lines, out)
     print_notes(known, out)
     for which in (FITTED, OUTSIDE, UNKNOWN, LEFT_OUT):
@@ -142,11 +137,16 @@ def show_command(gpu: str, tables: Sequence[Path], file: Path | None, out: Path 
     if file is not None:
         known = supplemented(_of_gpu(Calibration.load(file), name, file))
     path = checked_path(out or Path(file_name(name)).with_suffix(".png"))
-    save(draw_kernels(known, _rows(tables, gpu) if tables else {}), path)
-    for key, values in known.values.items():
-        origin = f"borrowed from {values.borrowed_from}" if values.borrowed_from else f"{values.rows:,} rows"
-        print(f"{words(key):<36}{origin:<32}{values.source.package} {values.source.version}")
+    rows = _rows(tables, gpu) if tables else {}
+    save(draw_kernels(known, _of_its_kernels(rows, known)), path)
+    print_values(known, console())
     print(path)
+
+
+def _of_its_kernels(rows: Rows, known: Calibration) -> Rows:
+    """Of several kernels that were timed, those that the numbers are of."""
+    names = [name for values in known.values.values() for name in values.source.kernel.split(", ") if name]
+    return {operation: as_run(one_kernel(frame, names)) for operation, frame in rows.items()}
 
 
 def _of_gpu(given: Calibration, name: str, file: Path) -> Calibration:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
 from kvsim.calibrate.choice import NOT_VLLM
 from kvsim.calibrate.evaluate import SIZES, figures
@@ -18,15 +17,17 @@ _SIZES = tuple(name for _, _, name in SIZES)
 
 def print_errors(summary: pd.DataFrame, out: Console) -> None:
     """One line for each operation, GPU, source of rows, and whether they were fitted."""
-    errors = Table(title="Absolute error of the modelled times, percent", title_justify="left")
-    for name in ("operation", "GPU", "table", "rows are"):
-        errors.add_column(name, overflow="fold")
-    for name in ("rows", "MAPE", "median", "p90", *(f"MAPE {size}" for size in _SIZES)):
-        errors.add_column(name, justify="right", no_wrap=True)
-    for row in summary.to_dict("records"):
-        cells = [_percent(row[name]) for name in ("mape", "median", "p90", *_SIZES)]
-        errors.add_row(row["line"], row["gpu"], row["source"], row["which"], f"{row['rows']:,}", *cells)
-    out.print(errors)
+    names = ("operation", "GPU", "table or kernel", "rows are", ">rows", ">MAPE", ">median", ">p90")
+    rows = (
+        (
+            *(row[name] for name in ("line", "gpu", "source", "which")),
+            f"{row['rows']:,}",
+            *(_percent(row[name]) for name in ("mape", "median", "p90", *_SIZES)),
+        )
+        for row in summary.to_dict("records")
+    )
+    out.print("Absolute error of the modelled times, percent; on the right MAPE by measured time")
+    out.print(table((*names, *(f">{size}" for size in _SIZES)), rows))
 
 
 def print_fit(fitted: Calibration, others: Sequence[str], too_few: Mapping[str, int], out: Console) -> None:
@@ -49,6 +50,20 @@ def print_fit(fitted: Calibration, others: Sequence[str], too_few: Mapping[str, 
     foreign = sorted({v.source.kernel for v in fitted.values.values() if v.source.note == NOT_VLLM})
     if foreign:
         out.print(f"{', '.join(foreign)}: {NOT_VLLM}; runs say so", soft_wrap=True, highlight=False)
+
+
+def print_values(known: Calibration, out: Console) -> None:
+    """What each number of a GPU rests on."""
+    rows = (
+        (
+            words(key),
+            f"borrowed from {values.borrowed_from}" if values.borrowed_from else f"{values.rows:,} rows",
+            f"{values.source.package} {values.source.version}",
+            values.source.kernel,
+        )
+        for key, values in known.values.items()
+    )
+    out.print(table((known.gpu, "Rests on", "Source", "Kernel"), rows))
 
 
 def print_notes(known: Mapping[str, Calibration], out: Console) -> None:

@@ -101,6 +101,17 @@ def _fit(kvsim, folder, *more):
     return out, json.loads(Path("mine.json").read_text())["values"]
 
 
+def _scenario():
+    scenario = {
+        "model": "Llama-3.1-8B",
+        "gpu": "H200",
+        "calibration": "mine.json",
+        "workload": {"type": "shared_prefix", "num_requests": 5, "rate": 2},
+    }
+    Path("s.yaml").write_text(yaml.safe_dump(scenario))
+    return "s.yaml"
+
+
 def test_measured_tables_are_fitted_scored_and_run(kvsim, folder):
     out, values = _fit(kvsim, folder)
     assert "copies.parquet: passed over" in out
@@ -119,26 +130,20 @@ def test_measured_tables_are_fitted_scored_and_run(kvsim, folder):
     )
     assert code == 0
     lines = {(each["line"], each["source"], each["which"]): each for each in json.loads(out)}
-    cold = lines["decode", "attention: vllm_flash_attn_fa3, L2 cold", "left out"]
-    hot = lines["decode", "attention: vllm_flash_attn_fa3", "left out"]
+    cold = lines["decode", "vllm_flash_attn_fa3, L2 cold", "left out"]
+    hot = lines["decode", "vllm_flash_attn_fa3", "left out"]
     assert cold["mape"] < 12
     assert hot["mape"] < 15
-    assert lines["decode", "attention: torch_sdpa_flash", "not fitted"]["mape"] > 20
+    assert lines["decode", "torch_sdpa_flash", "not fitted"]["mape"] > 20
     # Linear layers have one branch: that of cold rows, as in a run.
-    assert lines["linear", "gemm: torch.nn.functional.linear, L2 cold", "left out"]["mape"] < 6
-    assert ("linear", "gemm: torch.nn.functional.linear", "left out") not in lines
+    assert lines["linear", "torch.nn.functional.linear, L2 cold", "left out"]["mape"] < 6
+    assert ("linear", "torch.nn.functional.linear", "left out") not in lines
 
-    scenario = {
-        "model": "Llama-3.1-8B",
-        "gpu": "H200",
-        "calibration": "mine.json",
-        "workload": {"type": "shared_prefix", "num_requests": 5, "rate": 2},
-    }
-    Path("s.yaml").write_text(yaml.safe_dump(scenario))
-    code, out, err = kvsim("run", "s.yaml")
+    code, out, err = kvsim("run", _scenario())
     assert code == 0, err
-    assert "vllm 0.24.0" in out
     assert "not vLLM's kernel" not in out
+    (result,) = Path("results").iterdir()
+    assert "vllm 0.24.0" in json.loads((result / "summary.json").read_text())["step_time"]
 
 
 def test_a_kernel_that_vllm_does_not_run_is_named_as_such(kvsim, folder):
@@ -148,6 +153,9 @@ def test_a_kernel_that_vllm_does_not_run_is_named_as_such(kvsim, folder):
     assert source["note"] == "not vLLM's kernel"
     assert values["gemm/bfloat16"]["source"]["kernel"] == "torch.nn.functional.linear"
     assert "torch_sdpa_flash: not vLLM's kernel" in out
+    code, out, err = kvsim("run", _scenario())
+    assert code == 0, err
+    assert "attention decode, attention prefill timed with torch_sdpa_flash, not vLLM's kernel" in out
 
 
 def test_a_kernel_that_is_not_there(kvsim, folder):

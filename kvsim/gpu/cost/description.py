@@ -15,8 +15,10 @@ _WORDS = {
     "gemm": "linear layers",
     "small": "small kernels",
     "sampler": "sampler",
+    "engine": "host time",
     "moe": "experts",
     "all_reduce_custom": "all-reduce",
+    "all_reduce_eager": "all-reduce (eager)",
     "all_reduce_nccl": "all-reduce (NCCL)",
     "send": "pipeline send",
 }
