@@ -49,12 +49,19 @@ def _scored(operation: str, frame: pd.DataFrame, known: Calibration) -> pd.DataF
             "line": _lines(operation, frame),
             "gpu": frame.gpu.to_numpy(),
             "which": np.where(within, _which(operation, frame, known), OUTSIDE),
-            "source": frame.form.to_numpy(),
+            "source": _source(frame),
             "us": frame.us.to_numpy(float),
             "modelled": modelled,
             "error": 100 * (modelled / frame.us.to_numpy(float) - 1),
         }
     )
+
+
+def _source(frame: pd.DataFrame) -> NDArray[np.object_]:
+    """Form of the table; for measured ones the kernel and state of L2, each of which has its line."""
+    cold = frame.cold.map({True: ", L2 cold", False: ""})
+    named = frame.kernel.where(frame.measured, frame.form) + cold
+    return named.to_numpy(object)
 
 
 def _which(operation: str, frame: pd.DataFrame, known: Calibration) -> NDArray[np.object_]:
@@ -123,10 +130,10 @@ def errors_by_key(fitted: Calibration, known: Calibration, rows: dict[str, pd.Da
         if not len(frame) or operation == "unequal":
             continue
         result = _scored(operation, frame, known)
-        keys = _keys(operation, frame)
-        for key in np.unique(keys):
+        named = keys(operation, frame)
+        for key in np.unique(named):
             for which in (FITTED, LEFT_OUT):
-                part = result[(keys == key) & (result.which == which).to_numpy()]
+                part = result[(named == key) & (result.which == which).to_numpy()]
                 if len(part) and key in fitted.values:
                     scores.setdefault((key, which), []).append(part.error.to_numpy())
     values = {
@@ -141,7 +148,7 @@ def errors_by_key(fitted: Calibration, known: Calibration, rows: dict[str, pd.Da
     return fitted.model_copy(update={"values": values})
 
 
-def _keys(operation: str, frame: pd.DataFrame) -> NDArray[np.object_]:
+def keys(operation: str, frame: pd.DataFrame) -> NDArray[np.object_]:
     """The value set that each row is modelled by."""
     dtype = frame["dtype"].to_numpy(object)
     if operation != "attention":

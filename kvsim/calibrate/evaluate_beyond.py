@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kvsim.calibrate.choice import as_run, one_kernel
 from kvsim.calibrate.fit import fit_gpu
 from kvsim.calibrate.predict import predict
 from kvsim.errors import KvsimError
@@ -46,7 +47,8 @@ def _parts(rows: dict[str, pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def _scored(operation: str, line: str, rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    for name, frame in rows.groupby("gpu"):
+    for name, whole in rows.groupby("gpu"):
+        frame = as_run(one_kernel(whole))
         work = _work(line, frame)
         large = np.quantile(work, LARGE_QUANTILE)
         small, far = frame[work < 0.5 * large], frame[work > large]

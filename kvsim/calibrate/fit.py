@@ -1,20 +1,21 @@
 """Fit a calibration from rows of measurements; a quarter of them is left out (`left_out`)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kvsim.calibrate.choice import FEWEST_ROWS, as_run, one_kernel
 from kvsim.calibrate.fit_attention import attention_sets
 from kvsim.calibrate.fit_linear import gemm_sets
 from kvsim.calibrate.smooth import Parameters, Spec, fit_form, fit_table
-from kvsim.calibrate.value_sets import FEWEST_ROWS, OCTAVES, preferred, sample, to_fit, value_set, within
+from kvsim.calibrate.value_sets import OCTAVES, preferred, sample, to_fit, value_set, within
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import forms
-from kvsim.gpu.cost.calibration import Calibration, ValueSet, completed, device
+from kvsim.gpu.cost.calibration import Calibration, ValueSet, completed, device, supplemented
 from kvsim.gpu.cost.forms import Device
 from kvsim.gpu.cost.residual import ResidualTable
 
@@ -42,24 +43,24 @@ _SMALL_OPERATIONS: dict[str, tuple[Spec, Callable[..., Any], tuple[str, ...]]] =
 }
 
 
-def fit_gpu(name: str, rows: dict[str, pd.DataFrame]) -> Calibration:
+def fit_gpu(name: str, rows: dict[str, pd.DataFrame], kernels: Sequence[str] = ()) -> Calibration:
     """All operations that the rows (operation -> frame) have of the GPU of that catalog name.
 
-    Where only few shapes were measured, numbers of the GPU's relatives stand in for those that the rows
-    cannot tell. Raises KvsimError if no operation has enough rows.
+    kernels: which to take where an operation was timed with several, see `one_kernel`. Where only few
+    shapes were measured, numbers of the GPU's relatives stand in for those that the rows cannot tell.
+    Raises KvsimError if no operation has enough rows.
     """
     gpu = device(catalog.gpu(name))
     mine = {operation: frame[frame.gpu == name] for operation, frame in rows.items()}
     values: dict[str, ValueSet] = {}
     if len(mine.get("gemm", ())):
-        values |= gemm_sets(mine["gemm"], gpu, completed(Calibration(gpu=name, values={})))
+        values |= gemm_sets(mine["gemm"], gpu, _relatives(name, mine["gemm"], {}), kernels)
     if len(mine.get("attention", ())):
-        relatives = completed(Calibration(gpu=name, values=values))
-        values |= attention_sets(mine["attention"], gpu, relatives)
+        values |= attention_sets(mine["attention"], gpu, _relatives(name, mine["attention"], values), kernels)
     for operation, (spec, predict, axes) in _SMALL_OPERATIONS.items():
         frame = mine.get(operation)
         if frame is not None and len(frame):
-            fitted = preferred(frame) if operation == "small" else frame
+            fitted = as_run(one_kernel(preferred(frame) if operation == "small" else frame, kernels))
             values |= _simple_set(operation, spec, predict, axes, fitted, gpu)
     for operation in ("all_reduce_custom", "all_reduce_eager", "all_reduce_nccl"):
         frame = mine.get(operation)
@@ -72,6 +73,16 @@ def fit_gpu(name: str, rows: dict[str, pd.DataFrame]) -> Calibration:
             "needed beside the quarter that is left out"
         )
     return Calibration(gpu=name, values=values)
+
+
+def _relatives(name: str, frame: pd.DataFrame, values: dict[str, ValueSet]) -> Calibration:
+    """Those whose numbers stand in. A user's own rows go before kvsim's numbers of the same GPU, which
+    a refit of kvsim's own files must not see."""
+    begun = Calibration(gpu=name, values=values)
+    if not frame.measured.any():
+        return completed(begun)
+    others = {key: value for key, value in supplemented(begun).values.items() if key not in values}
+    return Calibration(gpu=name, values=others)
 
 
 def gpus_of(rows: dict[str, pd.DataFrame]) -> list[str]:

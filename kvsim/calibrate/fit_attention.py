@@ -1,11 +1,14 @@
 """Fit attention: closed form and residual table for prefill and decode, by KV dtype, whole and windowed."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kvsim.calibrate.choice import FEWEST_ROWS, as_run, one_kernel
 from kvsim.calibrate.smooth import Parameters, fit_form, fit_table
-from kvsim.calibrate.value_sets import FEWEST_ROWS, NARROW, OCTAVES, sample, to_fit, value_set, within
+from kvsim.calibrate.value_sets import NARROW, OCTAVES, sample, to_fit, value_set, within
 from kvsim.gpu.cost import forms
 from kvsim.gpu.cost.attention import kernel_family
 from kvsim.gpu.cost.calibration import Calibration, ValueSet
@@ -27,14 +30,17 @@ _UNTOLD = {"bandwidth_efficiency": 0.9, "pad": 0.01}
 _FROM_MEMORY = 2.0  # times the size of L2
 
 
-def attention_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> dict[str, ValueSet]:
+def attention_sets(
+    frame: pd.DataFrame, gpu: Device, relative: Calibration, kernels: Sequence[str] = ()
+) -> dict[str, ValueSet]:
+    """kernels: see `one_kernel`. relative: numbers that stand in for those that few shapes cannot tell."""
     # The last are kernels alone, of one short sequence: they say little of a layer in a step.
     told = ~frame.kernel.str.contains("triton") & (frame.form != "chunked_attention_v0")
     frame = frame[told]
     values: dict[str, ValueSet] = {}
     for (dtype, suffix), part in frame.groupby(["dtype", families(frame)]):
-        decode = part[part.many == 0]
-        prefill = part[part.many > 0]
+        decode = one_kernel(part[part.many == 0], kernels)
+        prefill = as_run(one_kernel(part[part.many > 0], kernels))
         values |= _attention_set(f"attention_decode{suffix}", str(dtype), decode, gpu, relative)
         values |= _attention_set(f"attention_prefill{suffix}", str(dtype), prefill, gpu, relative)
     return values
@@ -95,6 +101,8 @@ def _given(prefill: bool, rows: pd.DataFrame, model: ValueSet | None, gpu: Devic
             if not rows.hot.any() and (rows.form == "step_attention").all()
             else {"launch", "per_head", "walk", "bandwidth_efficiency"}
         )
+        if rows.hot.any() and not rows.hot.all():
+            free = free | {"l2_efficiency"}
         return {name: value for name, value in model.parameters.items() if name not in free}
     kernel = " ".join(rows.kernel.unique())
     keeps_split = "fa3" in kernel or "fa4" in kernel or "flashinfer" in kernel

@@ -1,13 +1,15 @@
 """Fit linear layers: closed form and residual table by dtype."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kvsim.calibrate.choice import FEWEST_ROWS, as_run, one_kernel
 from kvsim.calibrate.smooth import Parameters, fit_form, fit_table
-from kvsim.calibrate.value_sets import FEWEST_ROWS, NARROW, preferred, sample, to_fit, value_set, within
+from kvsim.calibrate.value_sets import NARROW, preferred, sample, to_fit, value_set, within
 from kvsim.gpu.cost import forms
 from kvsim.gpu.cost.calibration import Calibration, ValueSet
 from kvsim.gpu.cost.forms import Device
@@ -30,10 +32,13 @@ _STIFFNESS = {
 _PLAIN_ROOFLINE = {"norm": 16.0, "walk": 0.0, "quantise": 0.0}
 
 
-def gemm_sets(frame: pd.DataFrame, gpu: Device, relative: Calibration) -> dict[str, ValueSet]:
+def gemm_sets(
+    frame: pd.DataFrame, gpu: Device, relative: Calibration, kernels: Sequence[str] = ()
+) -> dict[str, ValueSet]:
+    """kernels: see `one_kernel`. relative: numbers that stand in for those that few layers cannot tell."""
     values = {}
     for dtype, part in frame.groupby("dtype"):
-        part = preferred(part)
+        part = as_run(one_kernel(preferred(part), kernels))
         rows = to_fit(part)
         if len(rows) < FEWEST_ROWS or (dtype == "fp8" and not gpu.fp8_flops):
             continue

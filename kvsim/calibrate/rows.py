@@ -7,13 +7,18 @@ from typing import Any
 import pandas as pd
 
 from kvsim.calibrate.row_layers import fact, layer_rows, moe_rows, vidur_rows
-from kvsim.calibrate.tables import Table, fingerprint
+from kvsim.calibrate.tables import OWN_MEASUREMENT, Table, fingerprint
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 
 # Every operation's rows carry these: GPU of the catalog, dtype of the value set, form and kernel of the
 # table, measured us, digest of the keys, and whose rows they are.
-COMMON = ("gpu", "dtype", "form", "kernel", "us", "digest", "table")
+# With what they were taken: package, version, licence, setup; measured: by `kvsim calibrate measure` or a
+# program like it, which names the package of each row. cold: L2 was emptied before each call.
+COMMON = (
+    *("gpu", "dtype", "form", "kernel", "us", "digest", "table"),
+    *("package", "version", "licence", "setup", "measured", "cold"),
+)
 
 OPERATIONS = {
     # columns beside COMMON
@@ -72,9 +77,33 @@ def _common(table: Table) -> pd.DataFrame:
             "digest": table.digest,
         }
     )
-    # A table is told apart GPU by GPU, so that a part of it is still the table that was fitted.
-    frame["table"] = frame.groupby("gpu").digest.transform(lambda d: fingerprint(d.to_numpy()))
+    frame = frame.assign(**_origin(table), cold=~_hot(table))
+    # A table is told apart GPU by GPU, so that a part of it is still the table that was fitted; where a
+    # fit takes one of several kernels, or cold rows only, also by these.
+    by = ["gpu", "kernel", "cold"] if table.says_with_what else ["gpu"]
+    frame["table"] = frame.groupby(by).digest.transform(lambda d: fingerprint(d.to_numpy()))
+    frame["table"] += frame.cold.map({True: "-cold", False: ""})
     return frame
+
+
+def _origin(table: Table) -> dict[str, Any]:
+    """package, version, licence, setup, measured: from the table itself, else who publishes its form."""
+    f, form = table.frame, table.form
+    if not table.says_with_what:
+        known = {"package": form.package, "version": form.version, "licence": form.licence}
+        return {**known, "setup": "", "measured": False}
+    setup = pd.Series("", index=f.index, dtype=object)
+    for column, word in (("card", ""), ("torch", "torch "), ("cuda", "CUDA "), ("driver", "driver ")):
+        if column in f:
+            said = f[column].fillna("").astype(str)
+            setup += (word + said + ", ").where(said != "", "")
+    return {
+        "package": f["package"].astype(str),
+        "version": f["version"].fillna("").astype(str),
+        "licence": f["licence"].astype(str) if "licence" in f else table.licence or OWN_MEASUREMENT,
+        "setup": setup.str.removesuffix(", "),
+        "measured": True,
+    }
 
 
 # Bare names of profilers whose pages say which card it was.
@@ -83,6 +112,10 @@ _MEANT = {"a100": "A100-80GB-SXM", "h100": "H100-SXM"}
 
 def _gpu_name(table: Table, name: str) -> str:
     """The catalog's name; tables add how a card is mounted ("A100-SXM-80GB", "b200_sxm", "h100_dgx")."""
+    if name == "cpu":
+        raise KvsimError(
+            f"{table.path}: times of a CPU, which only try calibrate measure out; a calibration is of a GPU"
+        )
     words = re.split(r"[-_ ]", _MEANT.get(name.lower(), name))
     for count in range(len(words), 0, -1):
         try:
@@ -140,9 +173,19 @@ def _attention(table: Table, common: pd.DataFrame) -> Rows:
     return {"attention": rows}
 
 
-def _hot(table: Table) -> Any:
-    """Whether L2 was warm: unless a column l2 says "flushed", as `kvsim calibrate measure` does."""
-    return table.frame["l2"].astype(str) != "flushed" if "l2" in table.frame else True
+_L2_HOT = {"hot": True, "cold": False, "flushed": False}
+
+
+def _hot(table: Table) -> pd.Series:
+    """Whether L2 was warm: unless a column l2 says "cold", as `kvsim calibrate measure` does."""
+    if "l2" not in table.frame:
+        return pd.Series(True, index=table.frame.index)
+    said = table.frame["l2"].astype(str)
+    unknown = said[~said.isin(_L2_HOT)]
+    if len(unknown):
+        row, word = int(unknown.index[0]) + 1, unknown.iloc[0]
+        raise KvsimError(f"{table.path}: row {row}: l2 is {word!r}; one of {', '.join(_L2_HOT)}")
+    return said.map(_L2_HOT).astype(bool)
 
 
 def _step_attention(table: Table, common: pd.DataFrame) -> Rows:
@@ -158,6 +201,7 @@ def _step_attention(table: Table, common: pd.DataFrame) -> Rows:
             context=f.kv_prefill,
             singles=f.n_decode,
             single_context=f.kv_decode,
+            hot=_hot(table) if "l2" in f else False,
         )
     }
 
@@ -244,4 +288,5 @@ _CONVERTERS: dict[str, Callable[[Table, pd.DataFrame], Rows]] = {
     "chunked_attention_v0": _chunked,
     "vidur_linear": vidur_rows,
     "vidur_network": _network,
+    "copies": lambda table, common: {},
 }

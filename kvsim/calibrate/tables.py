@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
+
+LICENCE_KEY = b"licence"  # of a parquet file's metadata
+OWN_MEASUREMENT = "own measurement"
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class TableForm:
     """A form of table: its columns, what it measures, and who publishes such tables.
 
     keys: identify a row, and decide which quarter it falls in. whole: keys that count (>= 0).
-    also: other times. scale: of `time` to microseconds.
+    also: other times. scale: of `time` to microseconds. passed_over: why no step time rests on such rows.
     """
 
     name: str
@@ -30,6 +34,7 @@ class TableForm:
     package: str = ""
     version: str = ""
     licence: str = ""
+    passed_over: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -110,17 +115,33 @@ FORMS = (
         1e3,
         **_VIDUR,
     ),
+    TableForm(
+        "copies",
+        ("gpu", "kernel", "direction", "memory"),
+        ("pieces", "bytes"),
+        "latency_us",
+        passed_over="copies between host and device are not part of a step",
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Table:
-    """One file of measurements. frame: its rows; `digest`: uint32 (rows,) of each row's keys."""
+    """One file of measurements. frame: its rows; `digest`: uint32 (rows,) of each row's keys.
+
+    licence: as the file's metadata say it, empty if they do not.
+    """
 
     path: Path
     form: TableForm
     frame: pd.DataFrame
     digest: NDArray[np.uint32]
+    licence: str = ""
+
+    @property
+    def says_with_what(self) -> bool:
+        """Whether each row names the package that it was timed with, as `kvsim calibrate measure` does."""
+        return {"kernel", "package", "version"} <= set(self.frame.columns)
 
     @property
     def us(self) -> NDArray[np.float64]:
@@ -154,7 +175,7 @@ def read_table(path: Path) -> Table:
     frame = _read(path)
     form = _recognise(path, frame)
     _check(path, form, frame)
-    return Table(path, form, frame, row_digest(form, frame))
+    return Table(path, form, frame, row_digest(form, frame), _licence(path))
 
 
 def read_tables(paths: Iterable[Path]) -> list[Table]:
@@ -173,6 +194,13 @@ def _read(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         raise KvsimError(f"{path}: cannot be read as a table: {str(error).splitlines()[0]}") from None
     raise KvsimError(f"{path}: a table of kernel times is a .parquet or .csv file")
+
+
+def _licence(path: Path) -> str:
+    if path.suffix != ".parquet":
+        return ""
+    facts = pq.read_schema(path).metadata or {}
+    return str(facts.get(LICENCE_KEY, b""), "utf-8", "replace")
 
 
 def _recognise(path: Path, frame: pd.DataFrame) -> TableForm:

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kvsim.calibrate.choice import note
 from kvsim.calibrate.smooth import MOST_ROWS, Parameters
-from kvsim.calibrate.tables import FORMS, left_out
+from kvsim.calibrate.tables import left_out
 from kvsim.gpu.cost.calibration import Source, ValueSet
 from kvsim.gpu.cost.residual import ResidualTable
 
-FEWEST_ROWS = 8  # for a form's handful of numbers
 NARROW = 6  # with fewer shapes than this, only rates are fitted; the rest is a relative's
 OCTAVES = tuple(2.0 ** np.arange(21))
 
@@ -40,6 +40,12 @@ def within(nodes: Iterable[float], values: NDArray[np.float64]) -> tuple[float, 
     return tuple(float(node) for node in ordered[first : last + 1])
 
 
+def _said(rows: pd.DataFrame, column: str) -> str:
+    """What the rows say in a column, each once, in the order of their forms."""
+    words = rows.drop_duplicates(["form", column]).sort_values("form", kind="stable")[column]
+    return ", ".join(dict.fromkeys(word for word in map(str, words) if word))
+
+
 def sample(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sample(MOST_ROWS, random_state=0) if len(rows) > MOST_ROWS else rows
 
@@ -51,16 +57,14 @@ def value_set(
     frame: pd.DataFrame,
     axes: tuple[str, ...],
 ) -> ValueSet:
-    by_name = {form.name: form for form in FORMS}
-    sources = [by_name[form] for form in sorted(frame.form.unique())]
     return ValueSet(
         parameters=parameters,
         residual=table.to_json() if table else None,
         source=Source(
-            package=", ".join(dict.fromkeys(source.package for source in sources)),
-            version=", ".join(dict.fromkeys(source.version for source in sources)),
-            licence=", ".join(dict.fromkeys(source.licence for source in sources)),
+            **{name: _said(rows, name) for name in ("package", "version", "licence")},
             kernel=", ".join(sorted(filter(None, map(str, rows.kernel.unique())))),
+            engine=_said(rows, "setup"),
+            note=note(rows),
         ),
         measured={axis: (float(rows[axis].min()), float(rows[axis].max())) for axis in axes},
         rows=len(rows),

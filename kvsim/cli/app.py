@@ -502,6 +502,13 @@ def measure(
 def fit(
     tables: Tables,
     gpu: OneGpu = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD",
+            help="Where several kernels were timed, those whose name holds this; may be repeated.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="The calibration, or a folder for several GPUs."),
@@ -511,7 +518,7 @@ def fit(
     """Fit a calibration to tables of measured kernel times; a quarter of the rows is left out."""
     from kvsim.cli.calibrate import fit_command
 
-    fit_command(tables, gpu, output, quiet=quiet)
+    fit_command(tables, gpu, kernel or [], output, quiet=quiet)
 
 
 @calibrate.command(name="evaluate")

@@ -17,6 +17,7 @@ from kvsim.plots import style
 _SHAPE = {"n_q": 32, "n_kv": 8, "head_dim": 128, "window": 0}
 _SIZE = 4096
 _MOST_POINTS = 3000  # of a cloud
+_LEAST_US = 0.5  # of a roofline that is drawn
 
 
 def draw_kernels(known: Calibration, rows: Mapping[str, pd.DataFrame]) -> Figure:
@@ -35,6 +36,10 @@ def draw_kernels(known: Calibration, rows: Mapping[str, pd.DataFrame]) -> Figure
         else:
             _all_reduce(axes[3], known)
     return figure
+
+
+def _sequences(count: int) -> str:
+    return f"{count} sequence" if count == 1 else f"{count} sequences"
 
 
 def _frame(**columns: Any) -> pd.DataFrame:
@@ -57,9 +62,9 @@ def _decode(ax: Axes, known: Calibration, measured: pd.DataFrame | None) -> None
     for index, batch in enumerate((1, 16, 128)):
         look = style.line_style(index)
         frame = _frame(**_SHAPE, singles=batch, single_context=context - 1)
-        ax.plot(context, predict("attention", frame, known)[0], label=f"{batch} sequences", **look)
+        ax.plot(context, predict("attention", frame, known)[0], label=_sequences(batch), **look)
         roof = batch * context * 4 * _SHAPE["n_kv"] * _SHAPE["head_dim"] / gpu.bandwidth
-        ax.plot(context, np.maximum(roof, 0.5), color=look["color"], linewidth=0.5)
+        ax.plot(context, np.where(roof < _LEAST_US, np.nan, roof), color=look["color"], linewidth=0.5)
         _points(ax, measured, {**_SHAPE, "many": 0, "singles": batch}, lambda r: r.single_context + 1, index)
     _finish(ax, "context, tokens", "Attention, decode", f"{known.gpu}, 32/8 heads of 128; thin: memory bound")
 
@@ -70,9 +75,9 @@ def _prefill(ax: Axes, known: Calibration, measured: pd.DataFrame | None) -> Non
     for index, batch in enumerate((1, 8)):
         look = style.line_style(index)
         frame = _frame(**_SHAPE, many=batch, new=new)
-        ax.plot(new, predict("attention", frame, known)[0], label=f"{batch} sequences", **look)
+        ax.plot(new, predict("attention", frame, known)[0], label=_sequences(batch), **look)
         roof = batch * 2 * new**2 * _SHAPE["n_q"] * _SHAPE["head_dim"] / gpu.flops
-        ax.plot(new, np.maximum(roof, 0.5), color=look["color"], linewidth=0.5)
+        ax.plot(new, np.where(roof < _LEAST_US, np.nan, roof), color=look["color"], linewidth=0.5)
         _points(ax, measured, {**_SHAPE, "many": batch, "singles": 0, "context": 0}, lambda r: r.new, index)
     _finish(ax, "new tokens of each", "Attention, prefill", "thin: peak of the tensor cores")
 
@@ -116,7 +121,7 @@ def _cloud(ax: Axes, known: Calibration, rows: Mapping[str, pd.DataFrame]) -> No
         ax.plot(part.us, modelled, label=operation.replace("_", " "), **look)
     low, high = 1.0, max(ax.get_xlim()[1], ax.get_ylim()[1])
     ax.plot([low, high], [low, high], color=style.GREY, linewidth=0.6)
-    _finish(ax, "measured, us", "Measured and modelled", "", ylabel="modelled, us")
+    _finish(ax, "measured, us", "Measured and modelled", f"{known.gpu}, by operation", ylabel="modelled, us")
 
 
 def _points(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import is_file
-from kvsim.gpu.cost.calibration import Calibration, completed
+from kvsim.gpu.cost.calibration import Calibration, supplemented
 from kvsim.workload.checks import shown
 
 
@@ -19,7 +19,10 @@ def calibration_file(name: str, folder: Path) -> Path:
 
 
 def read_calibration(name: str, folder: Path, gpu: str) -> Calibration:
-    """With what it lacks borrowed; raises ValueError for a bad file and one of another GPU."""
+    """With what it lacks from kvsim's own numbers of the GPU, else borrowed.
+
+    Raises ValueError for a bad file and one of another GPU.
+    """
     path = calibration_file(name, folder)
     try:
         own = Calibration.load(path)
@@ -27,7 +30,7 @@ def read_calibration(name: str, folder: Path, gpu: str) -> Calibration:
         raise ValueError(str(error)) from None
     if own.gpu != gpu:
         raise ValueError(f"{path} is of {own.gpu}, gpu is {gpu}")
-    return completed(own)
+    return supplemented(own)
 
 
 def digest(name: str, folder: Path) -> str:

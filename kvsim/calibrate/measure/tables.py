@@ -22,6 +22,7 @@ from kvsim.calibrate.measure.device import Card
 from kvsim.calibrate.measure.points import Point
 from kvsim.calibrate.measure.request import COLD, HOT
 from kvsim.calibrate.measure.timing import Timing
+from kvsim.calibrate.tables import LICENCE_KEY, OWN_MEASUREMENT
 from kvsim.errors import KvsimError
 
 Row = dict[str, Any]
@@ -166,7 +167,9 @@ class Tables:
 
     def _schema(self, table: str) -> pa.Schema:
         facts = {**vars(self._card), "written": datetime.now(UTC).isoformat(timespec="seconds")}
-        return FORMS[table].schema.with_metadata({_METADATA: json.dumps(facts).encode()})
+        return FORMS[table].schema.with_metadata(
+            {_METADATA: json.dumps(facts).encode(), LICENCE_KEY: OWN_MEASUREMENT.encode()}
+        )
 
     def _path(self, table: str, l2: str) -> Path:
         return (self.folder / COLD if l2 == COLD else self.folder) / f"{table}.parquet"

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvsim.errors import KvsimError
+from kvsim.files import write_whole
 from kvsim.gpu import catalog
 from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.cost import forms
@@ -126,11 +127,9 @@ class Calibration(Record):
         return taken
 
     def save(self, path: Path) -> None:
-        """Write as JSON, one value set a paragraph; whole or not at all."""
+        """Write as JSON, one value set a paragraph; whole or not at all. Raises KvsimError if it cannot."""
         record = self.model_dump(exclude_defaults=True) | {"format": self.format}
-        beside = path.with_name(path.name + ".part")
-        beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> "Calibration":
@@ -216,6 +215,11 @@ def completed(own: Calibration) -> Calibration:
             if key not in values:
                 values[key] = _borrowed(value, relative, gemm, theirs.find("gemm"))
     return Calibration(gpu=own.gpu, values=values)
+
+
+def supplemented(own: Calibration) -> Calibration:
+    """A user's calibration with kvsim's own numbers of that GPU for what it lacks, then `completed`."""
+    return completed(Calibration(gpu=own.gpu, values={**own_calibration(own.gpu).values, **own.values}))
 
 
 def _borrowed(value: ValueSet, relative: str, own: ValueSet | None, theirs: ValueSet | None) -> ValueSet:

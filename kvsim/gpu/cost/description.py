@@ -15,8 +15,10 @@ _WORDS = {
     "gemm": "linear layers",
     "small": "small kernels",
     "sampler": "sampler",
+    "engine": "host time",
     "moe": "experts",
     "all_reduce_custom": "all-reduce",
+    "all_reduce_eager": "all-reduce (eager)",
     "all_reduce_nccl": "all-reduce (NCCL)",
     "send": "pipeline send",
 }
@@ -45,6 +47,12 @@ def described(gpu: str, used: Mapping[str, ValueSet], assumed: Iterable[str]) ->
     for relative, operations in taken.items():
         which = "all operations" if len(operations) == len(used) else ", ".join(operations)
         text += f"; borrowed from {relative}: {which}"
+    foreign: dict[str, list[str]] = {}
+    for key, values in used.items():
+        if key.startswith("attention") and values.source.note:
+            foreign.setdefault(f"{values.source.kernel}, {values.source.note}", []).append(words(key))
+    for kernel, operations in foreign.items():
+        text += f"; {', '.join(operations)} timed with {kernel}"
     for each in assumed:
         text += f"; {each}"
     return f"{text} ({'; '.join(_sources(used.values()))})"
