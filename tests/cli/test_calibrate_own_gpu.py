@@ -159,7 +159,7 @@ def test_a_kernel_that_vllm_does_not_run_is_named_as_such(kvsim, folder):
 
 
 def test_a_kernel_that_is_not_there(kvsim, folder):
-    code, out, err = kvsim("calibrate", "fit", *_tables(folder), "--kernel", "fa9", "-o", "mine.json")
+    code, _, err = kvsim("calibrate", "fit", *_tables(folder), "--kernel", "fa9", "-o", "mine.json")
     assert code == 2
     assert "--kernel fa9: " in err
     assert not Path("mine.json").exists()
