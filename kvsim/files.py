@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def same_file(one: Path, other: Path) -> bool:
         return os.path.samefile(one, other)
     except (OSError, ValueError):
         return False
+
+
+def foreign_separator(columns: Iterable[object]) -> str:
+    """What seems to separate the columns of a CSV that came out as one; empty if nothing does."""
+    names = [str(column) for column in columns]
+    marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    return next((word for mark, word in marks.items() if len(names) == 1 and mark in names[0]), "")
 
 
 def _kind(mode: int) -> str:

@@ -42,7 +42,7 @@ HOMES = {
     "scipy": ("calibrate/*",),
     "ruamel": ("scenario/*",),
     "pandas": ("calibrate/*", "cli/validate*", "results/*", "plots/*", "report/*", "sweep/*", "validate/*"),
-    "pyarrow": ("results/*", "sweep/*", "calibrate/measure/*"),
+    "pyarrow": ("results/*", "sweep/*", "calibrate/measure/*", "calibrate/tables*"),
     "loky": ("sweep/*",),
     "ray": ("sweep/*",),
 }

@@ -29,7 +29,17 @@ def fact(table: Table, of: Callable[[ModelSpec], float], split: bool = False) ->
     """A fact of each row's model, divided by its tensor-parallel ranks if `split`."""
     known = {name: of(model) for name, model in _models(table).items()}
     values = table.frame["model"].astype(str).map(known)
-    return values / table.frame["tp"] if split else values
+    if not split:
+        return values
+    heads = {name: model.num_attention_heads for name, model in _models(table).items()}
+    uneven = table.frame["model"].astype(str).map(heads) % table.frame["tp"] != 0
+    if uneven.any():
+        row = table.frame[uneven].iloc[0]
+        raise KvsimError(
+            f"{table.path}: row {int(np.argmax(uneven)) + 1}: tp {row.tp}: {row.model} has "
+            f"{heads[str(row.model)]} query heads, which so many GPUs cannot share equally"
+        )
+    return values / table.frame["tp"]
 
 
 # Layer names of the three profilers -> (columns of the product, inner size) of a model on one rank.

@@ -98,7 +98,7 @@ def _origin(table: Table) -> dict[str, Any]:
             said = f[column].fillna("").astype(str)
             setup += (word + said + ", ").where(said != "", "")
     return {
-        "package": f["package"].astype(str),
+        "package": f["package"].fillna("").astype(str),
         "version": f["version"].fillna("").astype(str),
         "licence": f["licence"].astype(str) if "licence" in f else table.licence or OWN_MEASUREMENT,
         "setup": setup.str.removesuffix(", "),

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
+from kvsim.files import foreign_separator, readable
 
 LICENCE_KEY = b"licence"  # of a parquet file's metadata
 OWN_MEASUREMENT = "own measurement"
@@ -125,6 +126,13 @@ FORMS = (
 )
 
 
+# Counts that a kernel has at least one of.
+_SIZES = frozenset(
+    {"batch", "q_len", "kv_len", "n_q", "n_kv", "head_dim", "seq_len", "n_heads", "m", "n", "k"}
+    | {"num_gpus", "tp", "tokens", "sequences", "num_tokens"}
+)
+
+
 @dataclass(frozen=True)
 class Table:
     """One file of measurements. frame: its rows; `digest`: uint32 (rows,) of each row's keys.
@@ -184,13 +192,12 @@ def read_tables(paths: Iterable[Path]) -> list[Table]:
 
 
 def _read(path: Path) -> pd.DataFrame:
+    readable(path)
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
         if path.suffix in (".csv", ".gz", ".zst"):
             return pd.read_csv(path, comment="#")
-    except FileNotFoundError:
-        raise KvsimError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise KvsimError(f"{path}: cannot be read as a table: {str(error).splitlines()[0]}") from None
     raise KvsimError(f"{path}: a table of kernel times is a .parquet or .csv file")
@@ -212,6 +219,9 @@ def _recognise(path: Path, frame: pd.DataFrame) -> TableForm:
     nearest = max(FORMS, key=lambda form: len(have & set(form.columns)) / len(form.columns))
     missing = [column for column in nearest.columns if column not in have]
     if len(missing) > len(nearest.columns) // 2:
+        mark = foreign_separator(frame.columns)
+        if mark:
+            raise KvsimError(f"{path}: columns are separated by {mark}; write commas")
         columns = ", ".join(map(str, frame.columns[:8]))
         raise KvsimError(f"{path}: columns {columns} are of no known form of table (docs/cost.md)")
     raise KvsimError(f"{path}: looks like a table of {nearest.name}, but {_missing(nearest, missing, have)}")
@@ -230,14 +240,38 @@ def _check(path: Path, form: TableForm, frame: pd.DataFrame) -> None:
     if not len(frame):
         raise KvsimError(f"{path}: has no rows")
     times = (*form.also, form.time)
+    for column in form.words:
+        empty = np.flatnonzero(frame[column].isna())
+        if len(empty):
+            raise KvsimError(f"{path}: row {empty[0] + 1}: {column} is empty")
     for column in (*form.whole, *form.also, form.time):
-        values = pd.to_numeric(frame[column], errors="coerce").to_numpy(float)
+        values = _numbers(frame[column])
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             cell = frame[column].iloc[bad[0]]
             shown = repr(cell) if isinstance(cell, str) else cell
             raise KvsimError(f"{path}: row {bad[0] + 1}: {column} is {shown}, not a number")
-        low = np.flatnonzero(values <= 0 if column in times else values < 0)
+        above = column in times or column in _SIZES
+        low = np.flatnonzero(values <= 0 if above else values < 0)
         if len(low):
-            least = "above 0" if column in times else "0 or more"
+            least = "above 0" if above else "0 or more"
             raise KvsimError(f"{path}: row {low[0] + 1}: {column} is {values[low[0]]:g}, must be {least}")
+        broken = np.flatnonzero((values != np.floor(values)) & (column in _SIZES))
+        if len(broken):
+            raise KvsimError(
+                f"{path}: row {broken[0] + 1}: {column} is {values[broken[0]]:g}, must be a whole number"
+            )
+    if {"n_q", "n_kv"} <= set(form.whole):
+        uneven = np.flatnonzero(_numbers(frame["n_q"]) % _numbers(frame["n_kv"]))
+        if len(uneven):
+            row = frame.iloc[uneven[0]]
+            raise KvsimError(
+                f"{path}: row {uneven[0] + 1}: n_q {row.n_q} is not a multiple of n_kv {row.n_kv}"
+            )
+
+
+def _numbers(column: pd.Series) -> NDArray[np.float64]:
+    """NaN for what is none; True and False are none."""
+    if pd.api.types.is_bool_dtype(column):
+        return np.full(len(column), np.nan)
+    return np.asarray(pd.to_numeric(column, errors="coerce"), float)

@@ -12,6 +12,7 @@ from rich.progress import track
 from kvsim import compiled
 from kvsim.cli import collector
 from kvsim.errors import KvsimError
+from kvsim.files import readable
 from kvsim.gpu import catalog
 from kvsim.report.tables import console
 from kvsim.report.validation import (
@@ -65,9 +66,7 @@ def validate_command(
 def _is_run(file: Path) -> bool:
     """Whether the file lists single requests; its columns say so."""
     try:
-        return is_requests_table(pd.read_csv(file, nrows=0).columns)
-    except FileNotFoundError:
-        raise KvsimError(f"{file}: no such file") from None
+        return is_requests_table(pd.read_csv(readable(file), nrows=0).columns)
     except (OSError, ValueError) as error:
         raise KvsimError(f"{file}: cannot be read as CSV: {str(error).splitlines()[0]}") from None
 

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvsim.errors import KvsimError
+from kvsim.files import foreign_separator
 from kvsim.gpu import catalog
 from kvsim.gpu.model import ModelSpec
 
@@ -106,6 +107,9 @@ class ServingRow:
 def read_rows(path: Path) -> list[ServingRow]:
     """Raises KvsimError, one line with the file, the row (1 is the first below the header) and the fault."""
     frame = _frame(path)
+    mark = foreign_separator(frame.columns)
+    if mark:
+        raise KvsimError(f"{path}: columns are separated by {mark}; write commas")
     missing = [column for column in NEEDED if column not in frame]
     if missing:
         raise KvsimError(f"{path}: column {missing[0]} is missing{_unit_hint(missing[0], frame)}")
