@@ -213,8 +213,15 @@ def _show(outcome: "Outcome", out: Path) -> None:
     print(f"\n{outcome.card}: {progress.points:,} points: {told_counts}")
     for kind, reason in outcome.failures.items():
         print(f"failed: {kind}: {reason}")
-    fitted = [path for path, _ in outcome.files if path.parent == out and path.stem != "copies"]
-    print(f"Next: kvsim calibrate fit {' '.join(map(str, fitted))}" if fitted else "")
+    print(_next(outcome))
+
+
+def _next(outcome: "Outcome") -> str:
+    if outcome.card == "cpu":
+        return "Times of a CPU only try the program out: a calibration is fitted to those of a GPU"
+    folders = dict.fromkeys(path.parent for path, _ in outcome.files if path.stem != "copies")
+    tables = " ".join(str(folder / "*.parquet") for folder in folders)
+    return f"Next: kvsim calibrate fit {tables} -o mine.json" if folders else "Copies only: nothing to fit"
 
 
 def _kept(outcome: "Outcome") -> str:

@@ -65,8 +65,9 @@ def validate_command(
 
 def _is_run(file: Path) -> bool:
     """Whether the file lists single requests; its columns say so."""
+    readable(file)
     try:
-        return is_requests_table(pd.read_csv(readable(file), nrows=0).columns)
+        return is_requests_table(pd.read_csv(file, nrows=0).columns)
     except (OSError, ValueError) as error:
         raise KvsimError(f"{file}: cannot be read as CSV: {str(error).splitlines()[0]}") from None
 
@@ -79,6 +80,8 @@ def _validate_rows(file: Path, gpu: str | None, rows: str | None, *, fit: bool, 
     made = list(_made(chosen, file))
     predictions = _predicted(made)
     table = row_table(predictions)
+    if (table["error"] != "").all():
+        raise KvsimError(f"{file}: row {table['row'].iloc[0]}: {table['error'].iloc[0]}{_more(len(table))}")
     lines = summary(table)
     if as_json:
         print(json.dumps({"rows": _plain(table), "summary": _plain(lines)}, indent=1))
@@ -91,6 +94,10 @@ def _validate_rows(file: Path, gpu: str | None, rows: str | None, *, fit: bool, 
     if fit:
         print_fit(fit_host_times(predictions), out)
     out.print(total_line(table))
+
+
+def _more(count: int) -> str:
+    return f" (and none of the other {count - 1} rows can be run)" if count > 1 else ""
 
 
 def _plain(frame: pd.DataFrame) -> Any:

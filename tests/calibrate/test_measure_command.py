@@ -112,7 +112,7 @@ def test_what_it_says_in_the_end(measure, monkeypatch) -> None:
         ["here/cold/attention_decode.parquet", "2"],
     ]
     assert "NVIDIA H200: 8 points: 2 measured; 2 do not fit into memory; 4 failed" in out
-    assert out.splitlines()[-1] == "Next: kvsim calibrate fit here/attention_decode.parquet"
+    assert out.splitlines()[-1] == "Next: kvsim calibrate fit here/*.parquet here/cold/*.parquet -o mine.json"
     good.act = lambda point: None
     assert measure(*HEADS, "--operation", "decode", "-o", "here", "--quiet")[1:] == ("here\n", "")
 

@@ -85,7 +85,7 @@ def test_several_gpus_want_a_folder(capsys, tmp_path):
         (["fit", "nothing.csv"], "nothing.csv: no such file"),
         (["evaluate", "TABLE", "--gpu", "H1000"], "gpu: 'H1000' is not in the catalog"),
         (["evaluate", "TABLE", "--gpu", "L4"], "--gpu L4: the tables have no rows of it"),
-        (["evaluate", "TABLE", "--calibration", "nothing.json"], "nothing.json: No such file or directory"),
+        (["evaluate", "TABLE", "--calibration", "nothing.json"], "nothing.json: no such file"),
         (["show", "H1000"], "gpu: 'H1000' is not in the catalog"),
         (["show", "L4", "-o", "x.gif"], "x.gif"),
         (["fit", "TABLE", "-o", "no/such/folder/x.json"], "cannot write no/such/folder/x.json: No such file"),
@@ -96,3 +96,43 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tables, args, message):
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def _changed(name, change):
+    def make(folder):
+        return written(change(gemm()), folder / name)
+
+    return make
+
+
+BAD_TABLES = {
+    "empty file": (lambda folder: _text(folder / "e.csv", ""), "cannot be read as a table"),
+    "binary": (lambda folder: _text(folder / "b.parquet", "x" * 50), "cannot be read as a table"),
+    "folder": (lambda folder: folder, "is a folder"),
+    "semicolons": (lambda folder: _text(folder / "s.csv", "gpu;m;n\nH100;1;2\n"), "separated by semicolons"),
+    "no GPU": (_changed("g.csv", lambda f: f.assign(gpu=None)), "row 1: gpu is empty"),
+    "nothing to compute": (_changed("z.csv", lambda f: f.assign(m=0)), "row 1: m is 0, must be above 0"),
+    "half a row": (_changed("h.csv", lambda f: f.assign(m=f.m + 0.5)), "row 1: m is 1.5, must be a whole"),
+    "true": (_changed("t.parquet", lambda f: f.assign(latency_us=True)), "latency_us is True, not a number"),
+    "state of L2": (_changed("l.csv", lambda f: f.assign(l2="luke")), "l2 is 'luke'; one of hot, cold"),
+    "heads": (
+        lambda folder: written(attention().assign(n_q=7, n_kv=8), folder / "a.csv"),
+        "n_q 7 is not a multiple of n_kv 8",
+    ),
+}
+
+
+def _text(path, text):
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_bad_table_is_one_line_and_nothing_is_written(capsys, tmp_path, case):
+    make, message = BAD_TABLES[case]
+    out = tmp_path / "fitted.json"
+    code, _, err = kvsim(capsys, "calibrate", "fit", make(tmp_path), "-o", out)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out.exists()

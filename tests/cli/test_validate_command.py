@@ -86,6 +86,18 @@ def test_bad_files_are_one_line(tmp_path) -> None:
     assert "bad.csv: row 1: engine.tensor_parallel_size: " in done.stderr
 
 
+def test_a_table_of_which_no_row_can_run_is_refused(tmp_path) -> None:
+    path = tmp_path / "large.csv"
+    path.write_text(
+        "id,source,model,gpu,dtype,tp,mean_input_len,mean_output_len,concurrency,ttft_mean_ms\n"
+        "one,me,Llama-3.1-70B,L4,bf16,1,100,10,1,50\n"
+    )
+    done = kvsim(path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "large.csv: row 1: gpu: " in done.stderr
+    assert "does not fit on L4" in done.stderr
+
+
 def test_a_run_needs_to_be_told_what_served_it(tmp_path) -> None:
     rows = [{"request_id": "a", "input_toks": 5, "output_toks": 3, "queued_s": 0.5}]
     path = tmp_path / "x_requests.csv"

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvsim.errors import KvsimError
-from kvsim.files import write_whole
+from kvsim.files import readable, write_whole
 from kvsim.gpu import catalog
 from kvsim.gpu.catalog import GpuSpec
 from kvsim.gpu.cost import forms
@@ -135,9 +135,11 @@ class Calibration(Record):
     def load(cls, path: Path) -> "Calibration":
         """Raises KvsimError naming the file and the first key that is wrong."""
         try:
-            record = cls.model_validate_json(path.read_text(encoding="utf-8"))
+            record = cls.model_validate_json(readable(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise KvsimError(f"{path}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise KvsimError(f"{path}: is no text; a calibration is JSON, as fit writes it") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "file"
