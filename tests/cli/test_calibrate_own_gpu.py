@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "calibrate"))
 from made_tables import DECODE, GEMM, PREFILL
@@ -108,7 +107,7 @@ def _scenario():
         "calibration": "mine.json",
         "workload": {"type": "shared_prefix", "num_requests": 5, "rate": 2},
     }
-    Path("s.yaml").write_text(yaml.safe_dump(scenario))
+    Path("s.yaml").write_text(json.dumps(scenario))
     return "s.yaml"
 
 
