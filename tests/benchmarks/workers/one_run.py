@@ -32,11 +32,11 @@ class RequestsMade:
                 yield block
 
         workload.blocks = blocks
-        EngineCore.prepare = lambda *arguments: self.timed(prepare, *arguments)
+        EngineCore.prepare = lambda *arguments, **options: self.timed(prepare, *arguments, **options)
 
-    def timed(self, function, *arguments):
+    def timed(self, function, *arguments, **options):
         begin = time.process_time()
-        result = function(*arguments)
+        result = function(*arguments, **options)
         self.cpu += time.process_time() - begin
         return result
 
