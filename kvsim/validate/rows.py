@@ -123,10 +123,6 @@ def read_rows(path: Path) -> list[ServingRow]:
     return list(_checked(path, frame))
 
 
-def is_serving_table(frame: pd.DataFrame) -> bool:
-    return set(NEEDED) <= set(frame)
-
-
 def _frame(path: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(path, dtype=str, keep_default_na=False)

@@ -15,21 +15,9 @@ import pytest
 import kvsim
 from kvsim.compiled import COMPILING
 
-SCENARIO = """\
-name: tiny
-seed: 3
-model: Qwen/Qwen3-VL-2B-Instruct
-gpu: rtx-4090
-engine: {num_gpu_blocks_override: 400, max_model_len: 2048, max_num_seqs: 32}
-workload:
-  type: shared_prefix
-  rate: 20
-  num_requests: 60
-  num_prefixes: 3
-  prefix_len: 300
-  suffix_len: {distribution: uniform, min: 20, max: 200}
-  output_len: {distribution: uniform, min: 1, max: 40}
-"""
+sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
+from sweeps import SCENARIO
+
 BILLION = ["--set", "seed=0:999:1", "--set", "workload.rate=1:1000:1", "--set", "horizon=1:1000:1"]
 OUT = "results/tiny-sweep"
 FIND = ["--find", "max:workload.rate", "--subject-to", "ttft_p99<=2s"]
