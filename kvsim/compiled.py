@@ -10,7 +10,7 @@ import functools
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ COMPILING = "compiling once for this machine (about a minute); later runs start 
 _PACKAGE = Path(__file__).parent
 numba_config: Any = config  # its type hints do not know the settings either
 _COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")
+_ABOVE_THE_ENGINE = ("cluster/*.py", "cluster/*/*.py")  # the engine does not call it
 
 
-def sources_digest(package: Path = _PACKAGE) -> str:
+def sources_digest(package: Path = _PACKAGE, patterns: Sequence[str] = _COMPILED_SOURCES) -> str:
     """16 hex digits over the names and contents of all sources that hold compiled code."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for pattern in _COMPILED_SOURCES:
+    for pattern in patterns:
         for path in sorted(package.glob(pattern)):
             digest.update(f"{path.relative_to(package)}\0".encode())
             digest.update(path.read_bytes())
@@ -57,6 +58,8 @@ def _writable_folder(name: str) -> Path:
 
 
 CACHE_FOLDER = _writable_folder(sources_digest())
+# An edit to a router should not compile the engine anew.
+_CLUSTER_FOLDER = _writable_folder(sources_digest(patterns=_COMPILED_SOURCES + _ABOVE_THE_ENGINE))
 
 
 def is_warm(entry: str = "step.advance") -> bool:
@@ -70,12 +73,12 @@ def is_warm(entry: str = "step.advance") -> bool:
 def _njit(function: Callable[..., Any], **options: Any) -> Any:
     njit: Any = numba.njit  # its type hints do not know all options
     before = numba_config.CACHE_DIR
-    numba_config.CACHE_DIR = str(CACHE_FOLDER)  # read once, while decorating
+    above = function.__module__.startswith("kvsim.cluster.")
+    numba_config.CACHE_DIR = str(_CLUSTER_FOLDER if above else CACHE_FOLDER)  # read once, while decorating
     try:
         # Compiled code allocates nothing, so arrays need no reference counts (_nrt).
-        return njit(
-            cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, _nrt=False, **options
-        )(function)
+        options = {"no_cfunc_wrapper": True, **options}
+        return njit(cache=True, error_model="numpy", nogil=True, _nrt=False, **options)(function)
     finally:
         numba_config.CACHE_DIR = before
 
@@ -94,6 +97,14 @@ def compiled(function: Callable[..., Any]) -> Any:
             return function(*args)
 
     return interpreted
+
+
+def compiled_entry(function: Callable[..., Any]) -> Any:
+    """Like `compiled`, for a function of plain numbers that compiled code calls by its address, too.
+
+    See `kvsim.addresses.function_address`. Its callers are compiled without it, so it is compiled but once.
+    """
+    return _njit(function, no_cfunc_wrapper=False) if not numba_config.DISABLE_JIT else compiled(function)
 
 
 def compiled_part(function: Callable[..., Any]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "kvsim"
 
-LEAF_MODULES = {"compiled", "errors", "files", "rules", "tokens"}  # anyone may import these
+LEAF_MODULES = {"addresses", "compiled", "errors", "files", "rules", "tokens"}  # anyone may import these
 
 BELOW = {
     "cache": set(),
@@ -16,7 +16,7 @@ BELOW = {
     "workload": set(),
     "results": set(),
     "engine": {"cache", "gpu"},
-    "cluster": {"cache"},
+    "cluster": {"cache", "engine"},
     "sim": {"cluster", "engine", "workload", "results", "cache", "gpu"},
 }
 BELOW["scenario"] = BELOW["sim"] | {"sim"}
