@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +132,27 @@ class RequestBlock:
             **columns,
         )
 
+    @classmethod
+    def joined(cls, blocks: Sequence["RequestBlock"]) -> "RequestBlock":
+        """At least one block, one behind the other; the caller sees to the order of times."""
+        firsts = np.cumsum([0, *(len(block.segments) for block in blocks)])
+        columns = {
+            column: [item for block in blocks for item in _filled(block, column, empty)]
+            for column, empty in _EMPTY.items()
+            if any(getattr(block, column) is not None for block in blocks)
+        }
+        starts = [block.bounds[:-1] + first for block, first in zip(blocks, firsts, strict=False)]
+        return cls(
+            [name for block in blocks for name in block.request_ids],
+            np.concatenate([block.arrival_times for block in blocks]),
+            np.concatenate([block.segments for block in blocks]),
+            np.concatenate([*starts, firsts[-1:]]),
+            np.concatenate([block.prompt_ends + first for block, first in zip(blocks, firsts, strict=False)]),
+            np.concatenate([block.max_tokens for block in blocks]),
+            np.concatenate([block.priorities for block in blocks]),
+            **columns,
+        )
+
     def __len__(self) -> int:
         return len(self.request_ids)
 
@@ -248,6 +269,12 @@ _OPTIONAL = {
     "sessions": "session",
     "follow_ups": "follow_up",
 }
+_EMPTY: dict[str, Any] = {column: () if column == "features" else None for column in _OPTIONAL}
+
+
+def _filled(block: RequestBlock, column: str, empty: Any) -> list[Any]:
+    items: list[Any] | None = getattr(block, column)
+    return [empty] * len(block) if items is None else items
 
 
 def requests_of(blocks: Iterable[RequestBlock]) -> Iterator[Request]:
