@@ -50,8 +50,13 @@ class CacheAwareChooser(Chooser):
         self._cache_threshold = np.float32(policy.cache_threshold)
         self._rel_threshold = np.float32(policy.balance_rel_threshold)
 
+    def tree(self, num_targets: int) -> TextTree:
+        """What was sent where."""
+        self._tree = self._tree or TextTree(num_targets)
+        return self._tree
+
     def choose(self, request: RoutedRequest, view: View) -> int:
-        tree = self._tree = self._tree or TextTree(len(view.names))
+        tree = self.tree(len(view.names))
         if view.now >= self._next_eviction:
             self._evict(tree, view.now)
         loads = view.targets["in_flight"].tolist()
