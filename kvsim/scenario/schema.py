@@ -34,10 +34,17 @@ from kvsim.scenario.defaults import as_field_error, filled
 from kvsim.scenario.engine import ClusterSection, EngineSection, Section, key
 from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
+from kvsim.scenario.workload import (
+    WorkloadSpec,
+    count_key,
+    image_parts,
+    plain_section,
+    type_name,
+    with_processor,
+    workload_section,
+)
 from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError, shown
-from kvsim.workload.image import ImageWorkload
 from kvsim.workload.image_tokens import PROCESSORS, processor_of
 from kvsim.workload.request import Workload
 from kvsim.workload.trace import TraceWorkload, fingerprint
@@ -223,13 +230,15 @@ class Scenario(Section):
     def _check_workload(cls, value: WorkloadSpec, info: ValidationInfo) -> WorkloadSpec:
         if isinstance(value, TraceWorkload):
             return value
-        if value.num_requests is None and info.data.get("horizon") is None:
-            raise FieldError("num_requests", "missing; say how many, or give horizon in seconds")
-        if isinstance(value, ImageWorkload) and value.image_size is not None and value.processor is None:
-            family = processor_of(info.data.get("model", ""))
-            if family is None and "model" in info.data:
-                raise FieldError("image_size", _unknown_pixels(info.data["model"]))
-            return dataclasses.replace(value, processor=family)
+        count = count_key(value)
+        if getattr(value, count) is None and info.data.get("horizon") is None:
+            raise FieldError(count, "missing; say how many, or give horizon in seconds")
+        for path, images in image_parts(value).items():
+            if images.image_size is not None and images.processor is None:
+                family = processor_of(info.data.get("model", ""))
+                if family is None and "model" in info.data:
+                    raise FieldError(f"{path}image_size", _unknown_pixels(info.data["model"]))
+                value = with_processor(value, family)
         return value
 
     @field_validator("engine")
@@ -318,7 +327,7 @@ class Scenario(Section):
             "gpu": self.gpu,
             **self._pinned_calibration(),
             "engine": self.engine.model_dump(),
-            "workload": {"type": type_name(self.workload), **_plain(dataclasses.asdict(self.workload))},
+            "workload": _plain(plain_section(self.workload)),
             "cluster": self.cluster.model_dump(),
             "horizon": self.horizon,
             "warm_up": self.warm_up,
