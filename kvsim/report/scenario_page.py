@@ -72,6 +72,24 @@ both). Rows are in order of time.
 Id k stands for the same tokens in every row. A prefix cache shares beginnings only, so rows with `[1, 2]` and
 `[3, 2]` share nothing, although the second ids are equal: such rows are valid. An `output_length` of 0 is
 replayed as 1, since vLLM generates at least one token. Outputs carry no ids: each has tokens of its own.
+
+## Recorded sessions
+
+A trace may record sessions, whose next request is sent when the simulated answer before has ended and the
+recorded pause is over. kvsim knows such files by their fields.
+
+Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, with `id`, `block_size`,
+`hash_id_scope` (`local`: ids are the session's own; `global`) and `requests`, each with `t` (s), `type` (`n`,
+`s`, `subagent`), `in`, `out`, `hash_ids` (one for each full block; tokens behind them are the request's own),
+`think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
+The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
+pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
+recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
+
+Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). Each has the
+length and ids of its whole prompt; without `hash_ids` it shares nothing. A file whose rows all have a
+`timestamp` and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
 """
 
 _COLUMNS = ("key", "default", "unit", "range", "meaning")

@@ -47,7 +47,8 @@ from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError, shown
 from kvsim.workload.image_tokens import PROCESSORS, processor_of
 from kvsim.workload.request import Workload
-from kvsim.workload.trace import TraceWorkload, fingerprint
+from kvsim.workload.trace import TraceWorkload
+from kvsim.workload.trace_lines import fingerprint
 
 if TYPE_CHECKING:
     from kvsim.results import RunResult
@@ -313,8 +314,7 @@ class Scenario(Section):
         spec: WorkloadSpec = self.workload
         if self._trace is None or not isinstance(spec, TraceWorkload):
             return spec
-        count = min(spec.num_requests or self._trace.num_rows, self._trace.num_rows)
-        return dataclasses.replace(spec, path=str(self._trace.path), num_requests=count)
+        return spec.located(str(self._trace.path), self._trace.num_rows)
 
     def resolved(self) -> dict[str, Any]:
         """Everything with all defaults, in a fixed order, of plain values; `load_scenario` reads it back."""

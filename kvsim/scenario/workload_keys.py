@@ -249,19 +249,24 @@ KEYS: dict[str, dict[str, Row]] = {
         ),
         "trace_block_size": (
             optional(whole(1, MAX_TOKENS)),
-            "tokens an id; the format's own if absent (Mooncake 512, Bailian 16)",
+            "tokens an id; the format's own if absent (Mooncake 512, Bailian 16, agent sessions say theirs)",
             "tokens",
         ),
-        "num_requests": (_NUM_REQUESTS, "at most so many rows; all if absent", "requests"),
+        "num_requests": (
+            _NUM_REQUESTS,
+            "at most so many requests, in the order of the file; all if absent",
+            "requests",
+        ),
         "start": (
             {"type": "number", "minimum": 0, "maximum": 1e12},
-            "rows before this time of the trace are left out, and it becomes time 0",
+            "rows, or sessions that begin, before this time of the trace are left out; it becomes time 0",
             "seconds",
         ),
         "time_scale": (number(0, 1e9), "factor on all times; 0.5 is twice the traffic", None),
         "rate": (
             optional(_RATE),
-            "instead of time_scale, the mean requests per second wanted; inf sends all at time 0",
+            "instead of time_scale, the mean requests per second wanted; inf sends all at time 0; of "
+            "recorded sessions, how many begin per second",
             "requests per second",
         ),
         "max_concurrency": _MAX_CONCURRENCY,
@@ -269,6 +274,16 @@ KEYS: dict[str, dict[str, Row]] = {
             optional({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
             "of the rows: refuse any others",
             None,
+        ),
+        "num_sessions": (
+            optional(whole(1, MAX_REQUESTS)),
+            "of recorded sessions, at most so many; all if absent",
+            "sessions",
+        ),
+        "max_think_time": (
+            optional(seconds()),
+            "longer pauses within recorded sessions are cut to this; none if absent",
+            "seconds",
         ),
     },
 }

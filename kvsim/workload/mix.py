@@ -63,9 +63,7 @@ class MixWorkload:
             if not isinstance(name, str) or not name or "/" in name:
                 raise FieldError("parts", f"{shown(name)} is not a name; give text without /")
             if not isinstance(part, MixPart) or not isinstance(part.workload, PartWorkload):
-                raise FieldError(
-                    f"parts.{name}", f"{shown(part)} is not a MixPart of such a workload"
-                )
+                raise FieldError(f"parts.{name}", f"{shown(part)} is not a MixPart of such a workload")
             number(f"parts.{name}.weight", part.weight, 0.0, 1e9)
 
     @property
