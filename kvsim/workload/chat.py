@@ -120,6 +120,10 @@ class ChatWorkload:
         turns = self.lengths("num_turns")
         return None if self.num_sessions is None or turns.low < turns.high else self.num_sessions * turns.low
 
+    @property
+    def has_follow_ups(self) -> bool:
+        return self.lengths("num_turns").high > 1
+
     def requests(self, seed: int) -> Iterator[Request]:
         """The requests of `blocks`, one by one."""
         return requests_of(self.blocks(seed))

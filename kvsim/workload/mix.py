@@ -69,8 +69,11 @@ class MixWorkload:
     @property
     def num_requests(self) -> int | None:
         """The arrivals, if none of them goes on as a session."""
-        goes_on = any(isinstance(part.workload, ChatWorkload) for part in self.parts.values())
-        return None if goes_on else self.num_arrivals
+        return None if self.has_follow_ups else self.num_arrivals
+
+    @property
+    def has_follow_ups(self) -> bool:
+        return any(part.workload.has_follow_ups for part in self.parts.values())
 
     @property
     def num_loras(self) -> int:

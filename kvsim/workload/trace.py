@@ -116,6 +116,11 @@ class TraceWorkload:
             return replace(self, path=path)
         return replace(self, path=path, num_requests=min(self.num_requests or num_rows, num_rows))
 
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether the file records sessions; raises KvsimError if it cannot be read."""
+        return has_sessions(self.path)
+
     def rows(self) -> Iterator[TraceRow]:
         """The rows to replay, checked as they are read, at the trace's own times.
 

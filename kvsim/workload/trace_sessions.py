@@ -109,7 +109,6 @@ def _pause(row: Mapping[str, Any], is_first: bool) -> float:
     if is_first:
         return 0.0
     if row.get("delay") is None and row.get("timestamp") is not None:
-        raise FieldError(
-            "timestamp", "not the session's first row; give a delay (ms after the answer before)"
-        )
+        problem = "a later row of its session needs delay instead, ms after the answer before"
+        raise FieldError("timestamp", problem)
     return seconds("delay", row.get("delay") or 0, MAX_SECONDS * 1000) / 1000.0
