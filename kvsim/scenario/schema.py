@@ -281,8 +281,8 @@ class Scenario(Section):
     @property
     def image_pixels(self) -> int | None:
         """The greatest area of a picture, if it is given (vLLM's `mm_processor_kwargs`)."""
-        pixels: int | None = getattr(self.workload, "max_pixels", None)
-        return pixels
+        limits = [images.max_pixels for images in image_parts(self.workload).values()]
+        return max((limit for limit in limits if limit is not None), default=None) if all(limits) else None
 
     @property
     def given(self) -> Mapping[str, Any]:
