@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from kvsim.scenario.json_schema import json_schema
-from kvsim.scenario.workload import TYPES
-from kvsim.scenario.workload_schema import LENGTH_RANGES, section_name
-from kvsim.workload import lengths
+from kvsim.scenario.workload import PARTS, TYPES
+from kvsim.scenario.workload_keys import LENGTH_RANGES
+from kvsim.scenario.workload_schema import section_name
+from kvsim.workload import durations, lengths
 
 JsonSchema = dict[str, Any]
 
@@ -36,10 +38,28 @@ What no schema can say, kvsim says when it reads the file: names that the catalo
 go together.
 """
 
+MIX = """\
+    workload:
+      type: mix
+      rate: 4
+      parts:
+        assistant: {type: chat, weight: 3, num_turns: 6, think_time: 10}
+        invoices: {type: image, weight: 1, image_size: [1280, 960]}
+
+Each arrival is drawn to belong to one part, by weight; names of parts stand before ids, as in
+`assistant/session-0`. A part has the keys of its type but those above, and:
+"""
+
 LENGTHS = """\
 ## Lengths
 
 A length is a number, or a distribution; `min` and `max` bound what it draws:
+"""
+
+DURATIONS = """\
+## Durations
+
+A duration is a number of seconds, or a distribution; `min` and `max` bound what it draws:
 """
 
 TRACES = """\
@@ -52,6 +72,24 @@ both). Rows are in order of time.
 Id k stands for the same tokens in every row. A prefix cache shares beginnings only, so rows with `[1, 2]` and
 `[3, 2]` share nothing, although the second ids are equal: such rows are valid. An `output_length` of 0 is
 replayed as 1, since vLLM generates at least one token. Outputs carry no ids: each has tokens of its own.
+
+## Recorded sessions
+
+A trace may record sessions, whose next request is sent when the simulated answer before has ended and the
+recorded pause is over. kvsim knows such files by their fields.
+
+Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, with `id`, `block_size`,
+`hash_id_scope` (`local`: ids are the session's own; `global`) and `requests`, each with `t` (s), `type` (`n`,
+`s`, `subagent`), `in`, `out`, `hash_ids` (one for each full block; tokens behind them are the request's own),
+`think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
+The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
+pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
+recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
+
+Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). Each has the
+length and ids of its whole prompt; without `hash_ids` it shares nothing. A file whose rows all have a
+`timestamp` and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
 """
 
 _COLUMNS = ("key", "default", "unit", "range", "meaning")
@@ -76,8 +114,15 @@ def scenario_page() -> str:
     for kind in TYPES:
         section = schema["$defs"][section_name(kind)]
         parts += [f"### type: {kind}\n", *_described(section)]
-    forms = re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", lengths.__doc__ or "")
-    return "\n".join([*parts, LENGTHS, forms + "\n", TRACES])
+        if kind == "mix":
+            weight = schema["$defs"][f"{section_name(PARTS[0])}Part"]["properties"]["weight"]
+            parts += [MIX, _table({"properties": {"weight": weight}})]
+    return "\n".join([*parts, LENGTHS, _forms(lengths), DURATIONS, _forms(durations), TRACES])
+
+
+def _forms(module: ModuleType) -> str:
+    """The spellings that stand indented in a module's docstring."""
+    return re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", module.__doc__ or "") + "\n"
 
 
 def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str]]:
@@ -147,7 +192,8 @@ def _range(described: JsonSchema) -> str:
         return "true, false"
     name = _definition(described)
     if name:
-        return "a [length](#lengths)" if name in LENGTH_RANGES else "see below"
+        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)")
+        return (known | {"Duration": "a [duration](#durations)"}).get(name, "see below")
     found = [words.format(_bound(described[key])) for key, words in _BOUNDS.items() if key in described]
     if found and described.get("exclusiveMinimum", 0) < 1e300:  # else: infinity
         return " ".join(found)

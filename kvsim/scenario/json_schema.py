@@ -12,7 +12,7 @@ from typing import Any
 
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload_schema import JsonSchema, given, workload_definitions
+from kvsim.scenario.workload_schema import JsonSchema, counted, given, workload_definitions
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors know best
 
@@ -37,7 +37,7 @@ def json_schema() -> JsonSchema:
         "properties": properties,
         "required": [key for key in raw["required"] if key != "name"],
         "additionalProperties": False,
-        "anyOf": [given("horizon"), {"properties": {"workload": _counted()}}],
+        "anyOf": [given("horizon"), {"properties": {"workload": counted()}}],
         "$defs": definitions,
     }
     for place, section in list(_objects(schema, "#")):
@@ -45,11 +45,6 @@ def json_schema() -> JsonSchema:
         if "description" in section:  # a docstring's lines
             section["description"] = " ".join(section["description"].split())
     return schema
-
-
-def _counted() -> JsonSchema:
-    """A workload that ends by itself."""
-    return {"anyOf": [given("num_requests"), {"properties": {"type": {"const": "trace"}}}]}
 
 
 def _objects(schema: Any, place: str) -> Iterator[tuple[str, JsonSchema]]:
