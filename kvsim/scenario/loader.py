@@ -180,7 +180,13 @@ def _inner(section: Any, part: str, option: str, where: Where) -> Any:
         return section[_index(section, part, option, where)]
     if section.get(part) is None:
         section[part] = {}
+    elif isinstance(section[part], str) and _is_router(where):
+        section[part] = {"policy": section[part]}  # a policy's name stands for this
     return section[part]
+
+
+def _is_router(where: Where) -> bool:
+    return where == ("cluster", "router") or (where[:2] == ("cluster", "routers") and len(where) == 3)
 
 
 def _index(section: list[Any], part: str, option: str, where: Where) -> int:

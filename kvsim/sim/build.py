@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kvsim.cache.groups import KVGroup
+from kvsim.cluster.policy import Policy
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
 from kvsim.errors import KvsimError
@@ -49,13 +50,9 @@ _SAME_OPTIONS = (
 WOULD_NOT_START = "vLLM would not start"  # begins the remark among the capacity's lines
 
 
-class Scenario(Protocol):
-    """What a run reads of a scenario (`kvsim.scenario.Scenario`)."""
+class Served(Protocol):
+    """What plans an engine: a scenario, or what a group of its cluster serves (`kvsim.scenario.served`)."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
     @property
     def vllm_version(self) -> str: ...
     @property
@@ -69,6 +66,17 @@ class Scenario(Protocol):
     @property
     def engine(self) -> Any: ...
     @property
+    def image_pixels(self) -> int | None: ...
+
+
+class Scenario(Served, Protocol):
+    """What a run reads of a scenario (`kvsim.scenario.Scenario`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
     def cluster(self) -> Any: ...
     @property
     def horizon(self) -> float | None: ...
@@ -79,9 +87,8 @@ class Scenario(Protocol):
     @property
     def record(self) -> Any: ...
     @property
-    def image_pixels(self) -> int | None: ...
-    @property
     def scenario_hash(self) -> str: ...
+    def cells(self) -> "tuple[Cell, ...]": ...
     def build_workload(self) -> Workload: ...
     def to_yaml(self) -> str: ...
 
@@ -95,7 +102,78 @@ class EnginePlan:
     capacity: Mapping[str, Any]
 
 
-def plan_engine(scenario: Scenario) -> EnginePlan:
+@dataclass(frozen=True)
+class Link:
+    """Between a router and the replicas of a group. bandwidth: bytes per second; latency: seconds."""
+
+    name: str
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """Who chooses, and what it is told how late.
+
+    kv_event_delay: seconds. kv_event_loss: share of the messages. metrics_interval: seconds between
+    snapshots, 0 for fresh ones at each choice, None for a policy that takes none.
+    """
+
+    policy: Policy
+    kv_event_delay: float
+    kv_event_loss: float
+    metrics_interval: float | None
+    chars_per_token: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Replicas that are alike.
+
+    data_parallel_size: engines of a replica, each with a cache of its own. internal_balancing: a replica
+    is one target and its API servers (`api_server_count`) choose the rank; else each rank is a target.
+    link: None where the router is next door.
+    """
+
+    name: str
+    replicas: int
+    data_parallel_size: int
+    internal_balancing: bool
+    api_server_count: int
+    link: Link | None
+    plan: EnginePlan
+
+    @property
+    def replica_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{number}" for number in range(self.replicas))
+
+    @property
+    def engine_names(self) -> tuple[str, ...]:
+        """Replicas in order, ranks of each in order."""
+        if self.data_parallel_size == 1:
+            return self.replica_names
+        ranks = range(self.data_parallel_size)
+        return tuple(f"{replica}/dp{rank}" for replica in self.replica_names for rank in ranks)
+
+    @property
+    def num_engines(self) -> int:
+        return self.replicas * self.data_parallel_size
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A router and all that it chooses among; cells share nothing but the traffic.
+
+    share: weight of this cell when requests are dealt out to several.
+    """
+
+    name: str
+    router: RouterSpec
+    share: float
+    groups: tuple[Group, ...]
+
+
+def plan_engine(scenario: Served) -> EnginePlan:
     """Raises KvsimError for a scenario without room for a request."""
     model = scenario.model_spec
     available, estimate = available_bytes(scenario, model)
@@ -119,7 +197,7 @@ def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[Engi
         ) from None
 
 
-def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | None]:
+def available_bytes(scenario: Served, model: ModelSpec) -> tuple[int, str | None]:
     """Bytes for the KV cache on one GPU; and where nobody gave them, the sentence that says so."""
     engine = scenario.engine
     given = engine.kv_cache_memory_bytes or engine.available_kv_cache_bytes
@@ -140,7 +218,7 @@ def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | No
     return estimate.available_bytes, estimate.text
 
 
-def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> tuple[KVCachePlan, str | None]:
+def plan_memory(scenario: Served, model: ModelSpec, available: int) -> tuple[KVCachePlan, str | None]:
     """Blocks and the printed sizes; and, where vLLM would not start with them, the sentence that says so.
 
     vLLM wants room for one request of max_model_len. A simulation can do without: requests that do
@@ -162,7 +240,7 @@ def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> tuple[K
         )
 
 
-def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> EngineConfig:
+def engine_config(scenario: Served, model: ModelSpec, plan: KVCachePlan) -> EngineConfig:
     """Flags and the memory plan as one engine's configuration; raises KvsimError."""
     engine, dcp = scenario.engine, plan.limits.dcp
     budget = max(engine.max_num_batched_tokens, largest_image(model))
@@ -179,7 +257,7 @@ def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> En
     )
 
 
-def step_cost(scenario: Scenario, model: ModelSpec) -> StepCost:
+def step_cost(scenario: Served, model: ModelSpec) -> StepCost:
     """The model's time per step on the scenario's GPUs."""
     engine = scenario.engine
     return StepCost(
