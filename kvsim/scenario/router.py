@@ -151,7 +151,7 @@ def _checked(keys: BaseModel, built: Policy, **of_policy: Any) -> RouterSection:
 
 def _kind_of(name: str) -> type[Policy]:
     """By kvsim's name or an original's; raises ValueError that lists the known ones."""
-    spelled = {_spelled(each): kind for kind in _distinct() for each in kind.names}
+    spelled = {_spelled(each): kind for kind in policy_types() for each in kind.names}
     kind = spelled.get(_spelled(name))
     if kind is not None:
         return kind
@@ -160,13 +160,14 @@ def _kind_of(name: str) -> type[Policy]:
     raise _PolicyError(f"{shown(name)} is not known; {meant} of {_choices()}")
 
 
-def _distinct() -> list[type[Policy]]:
+def policy_types() -> list[type[Policy]]:
+    """Each once, in the catalog's order."""
     return list(dict.fromkeys(POLICIES.values()))
 
 
 def policy_names() -> list[str]:
     """kvsim's own, without what the originals say."""
-    return [kind.names[0] for kind in _distinct()]
+    return [kind.names[0] for kind in policy_types()]
 
 
 def _choices() -> str:
