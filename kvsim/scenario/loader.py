@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from kvsim.errors import KvsimError
 from kvsim.scenario.problems import Where, first_problem, locate
+from kvsim.scenario.router import RouterSection
 from kvsim.scenario.schema import Scenario, with_trace
 from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload import WorkloadSpec, type_name
@@ -208,6 +209,8 @@ def _put_trace(values: dict[str, Any], trace: str, source: _Source) -> None:
 
 def _plain(value: Any) -> Any:
     """Sections and descriptions of workloads as the mappings that a file has."""
+    if isinstance(value, RouterSection):
+        return _plain(value.resolved())
     if isinstance(value, BaseModel):
         return _plain({key: getattr(value, key) for key in value.model_fields_set})
     if isinstance(value, WorkloadSpec):

@@ -1,5 +1,7 @@
 """From a scenario to what the engine is told: memory to blocks, flags to configuration."""
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -8,6 +10,7 @@ from kvsim.cache.groups import KVGroup
 from kvsim.cluster.policy import Policy
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
+from kvsim.engine.handle import arrays_of
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import CUDA_GRAPH_TOKENS, StepCost
@@ -47,6 +50,7 @@ _SAME_OPTIONS = (
 )
 
 
+GIB = 1 << 30
 WOULD_NOT_START = "vLLM would not start"  # begins the remark among the capacity's lines
 
 
@@ -185,16 +189,55 @@ def plan_engine(scenario: Served) -> EnginePlan:
     )
 
 
+def check_single(scenario: Scenario) -> None:
+    """Raises KvsimError for more than one engine, where one is looked at."""
+    cluster, ranks = scenario.cluster, scenario.engine.data_parallel_size
+    if not cluster.is_short or cluster.replicas * ranks > 1:
+        how = "--set cluster.replicas=1" if ranks == 1 else "--set engine.data_parallel_size=1"
+        what = f"{cluster.replicas * ranks:,}" if cluster.is_short else "groups of replicas"
+        way = f"; give {how}" if cluster.is_short else ""
+        raise KvsimError(f"cluster: the scenario has {what}, this looks at one engine{way}")
+
+
 def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[EngineCore]:
     """Raises KvsimError if this machine has too little memory for them."""
     try:
-        return [EngineCore(config, cost) for _ in range(replicas)]
+        cores = [EngineCore(config, cost)]
+        check_memory(replicas * table_bytes(cores[0]), replicas)
+        return cores + [EngineCore(config, cost) for _ in range(replicas - 1)]
     except MemoryError:
         raise KvsimError(
             f"engine: {config.num_gpu_blocks:,} blocks and {config.max_num_seqs:,} sequences of "
             f"{config.max_model_len:,} tokens need more memory than this machine has; lower "
             "engine.num_gpu_blocks_override, engine.max_num_seqs or engine.max_model_len"
         ) from None
+
+
+def table_bytes(core: EngineCore) -> int:
+    """Bytes that an engine fills as soon as it is made: all but the block table, which fills with requests."""
+    *tables, _ = arrays_of(core.state, None)  # the last would be the step times, which engines share
+    return sum(table.nbytes for table in tables) - int(core.state.kv.block_tables.nbytes)
+
+
+def check_memory(num_bytes: int, num_engines: int) -> None:
+    """Raises KvsimError if engines' tables alone are more than this machine's memory, which would end the
+    process without a word.
+    """
+    there = machine_memory()
+    if num_bytes > there:
+        raise KvsimError(
+            f"cluster: {num_engines:,} engines need {num_bytes / GIB:,.1f} GiB for their tables, this machine "
+            f"has {there / GIB:,.1f} GiB; lower replicas, engine.data_parallel_size or "
+            "engine.num_gpu_blocks_override"
+        )
+
+
+def machine_memory() -> float:
+    """Bytes of this machine; infinite where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def available_bytes(scenario: Served, model: ModelSpec) -> tuple[int, str | None]:
