@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, Wit
 from pydantic_core import InitErrorDetails
 
 from kvsim.errors import KvsimError
-from kvsim.scenario.calibration import read_calibration
+from kvsim.scenario.calibration import calibration_file, read_calibration
 from kvsim.scenario.engine import EngineSection, Section, key
 from kvsim.scenario.named import GpuName, ModelName, Text, folder_of, pinned_calibration, pinned_model
 from kvsim.scenario.router import DEFAULT_POLICY, Router, RouterSection
@@ -44,6 +44,11 @@ Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "
 SHA256 = "^[0-9a-f]{64}$"
 
 
+def _there(value: str, info: ValidationInfo) -> str:
+    calibration_file(value, folder_of(info))
+    return value
+
+
 class LinkSection(Section):
     """What a request takes on its way from the router to a replica."""
 
@@ -66,7 +71,7 @@ class GroupSection(Section):
         None, "pins that config.json, as the scenario's", pattern=SHA256
     )
     gpu: GpuName | None = key(None, "as the scenario's gpu")
-    calibration: Text | None = key(
+    calibration: Annotated[Text, AfterValidator(_there)] | None = key(
         None, "as the scenario's calibration; the scenario's own is taken for the same GPU"
     )
     calibration_sha256: Annotated[str | None, Field(validate_default=True)] = key(

@@ -70,7 +70,7 @@ def _user_section() -> JsonSchema:
 
 
 def _user_policy() -> JsonSchema:
-    return {"type": "string", "pattern": f"^{USER_POLICY.pattern}$"}
+    return {"type": "string", "pattern": USER_POLICY}
 
 
 def _any_of(*keys: str) -> JsonSchema:

@@ -14,13 +14,15 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJson
 
 from kvsim.cluster.policies import POLICIES
 from kvsim.cluster.policy import Policy
+from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import is_file
 from kvsim.scenario.engine import Section, key
 from kvsim.scenario.named import folder_of
+from kvsim.scenario.user_policy import load_user_policy
 from kvsim.workload.checks import FieldError, shown
 
 DEFAULT_POLICY = "round_robin"
-USER_POLICY = re.compile(r".+\.py:[A-Za-z_][A-Za-z0-9_]*")
+USER_POLICY = r"^.+\.py:.+$"  # FILE.py:CLASS
 
 
 class RouterKeys(Section):
@@ -56,7 +58,7 @@ class RouterSection(RouterKeys):
     def build(self, folder: Path) -> Policy:
         """The policy; a user's is read from its file, which raises KvsimError."""
         if self.policy_sha256:
-            return _load(self.policy, folder, self.parameters)
+            return _load(self.policy, _folder_of(self.policy, folder), self.parameters)
         return POLICIES[self.policy](**self.parameters)
 
     def resolved(self) -> dict[str, Any]:
@@ -68,15 +70,15 @@ class RouterSection(RouterKeys):
     @property
     def is_plain(self) -> bool:
         """Whether it says no more than that requests are dealt out in turn."""
-        return self.resolved() == read_router(DEFAULT_POLICY).resolved()
+        return self.resolved() == _router(DEFAULT_POLICY, {}, Path()).resolved()
 
 
-def read_router(value: Any, info: ValidationInfo | None = None) -> RouterSection:
+def read_router(value: Any, info: ValidationInfo) -> RouterSection:
     """A name or a mapping; raises ValueError, FieldError naming a key, or pydantic's ValidationError."""
     if isinstance(value, RouterSection):
         return value
     if isinstance(value, str):
-        return _router(value, {}, Path() if info is None else folder_of(info))
+        return _router(value, {}, folder_of(info))
     if not isinstance(value, Mapping):
         raise ValueError(f"{shown(value)} is neither a policy's name nor a mapping with policy: NAME")
     rest = dict(value)
@@ -86,17 +88,17 @@ def read_router(value: Any, info: ValidationInfo | None = None) -> RouterSection
     if not isinstance(name, str):
         raise FieldError("policy", f"{shown(name)} is not text; one of {_choices()}")
     try:
-        return _router(name, rest, Path() if info is None else folder_of(info))
+        return _router(name, rest, folder_of(info))
     except _PolicyError as error:
         raise FieldError("policy", str(error)) from None
 
 
-class _PolicyError(ValueError):
+class _PolicyError(KvsimError):
     """About the policy's name."""
 
 
 def _router(name: str, values: dict[str, Any], folder: Path) -> RouterSection:
-    if USER_POLICY.fullmatch(name):
+    if re.search(USER_POLICY, name):
         return _user_router(name, values, folder)
     kind = _kind_of(name)
     section = policy_section(kind)
@@ -113,7 +115,8 @@ def _user_router(text: str, values: dict[str, Any], folder: Path) -> RouterSecti
     keys = {name: values.pop(name) for name in [*values] if name in RouterKeys.model_fields}
     pin = values.pop("policy_sha256", None)
     checked = RouterKeys.model_validate(keys)
-    path = policy_file(text, folder)
+    folder = _folder_of(text, folder)
+    path = folder / text.rpartition(":")[0]
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if pin not in (None, found):
         raise FieldError("policy_sha256", f"{path} holds another policy, with {found}")
@@ -121,25 +124,22 @@ def _user_router(text: str, values: dict[str, Any], folder: Path) -> RouterSecti
     return _checked(checked, policy, policy=text, policy_sha256=found, parameters=values)
 
 
-def policy_file(text: str, folder: Path) -> Path:
-    """The file of FILE.py:CLASS, in `folder` or else the working directory; raises ValueError."""
+def _folder_of(text: str, folder: Path) -> Path:
+    """Where FILE.py:CLASS is: `folder` or else the working directory."""
     name = text.rpartition(":")[0]
-    places = list(dict.fromkeys((folder / name, Path(name))))
-    for path in places:
-        if is_file(path):
-            return path
-    raise _PolicyError(f"{shown(name)} is not a regular file (tried {' and '.join(map(str, places))})")
+    for place in (folder, Path()):
+        if is_file(place / name):
+            return place
+    tried = " and ".join(dict.fromkeys(str(place / name) for place in (folder, Path())))
+    raise _PolicyError(f"{shown(name)} is not a regular file (tried {tried})")
 
 
 def _load(text: str, folder: Path, parameters: Mapping[str, Any]) -> Policy:
-    from kvsim.scenario.user_policy import load_policy  # runs the user's code
-
+    """Runs the user's code."""
     try:
-        return load_policy(text, folder, parameters)
-    except FieldError:
-        raise
-    except ValueError as error:
-        raise _PolicyError(str(error)) from None
+        return load_user_policy(text, parameters, folder.absolute())
+    except KvsimError as error:
+        raise _PolicyError(str(error).removeprefix("policy ")) from None
 
 
 def _checked(keys: BaseModel, built: Policy, **of_policy: Any) -> RouterSection:
