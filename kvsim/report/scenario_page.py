@@ -83,7 +83,7 @@ router. `--set` and sweeps reach every key: `cluster.replicas`, `cluster.router`
 """
 
 ROUTERS = """\
-A policy's name, or a mapping with `policy: NAME`, the policy's parameters and these keys:
+A policy's name, or a mapping with these keys and the policy's own parameters:
 """
 
 POLICIES = """\
@@ -134,9 +134,11 @@ def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, st
 def _cluster(schema: JsonSchema) -> Iterator[str]:
     """The two forms, and the routers."""
     definitions = schema["$defs"]
-    any_router = definitions[USER_SECTION]
-    own = {key: any_router["properties"][key] for key in RouterKeys.model_fields}
-    yield from (CLUSTER, "### cluster.router\n", ROUTERS, _table({"properties": own}), POLICIES)
+    own = definitions[USER_SECTION]
+    policy_key = {"policy": {"description": "a name below, or FILE.py:CLASS"}}
+    keys = policy_key | {key: own["properties"][key] for key in RouterKeys.model_fields}
+    table = _table({"properties": keys, "required": ["policy"]})
+    yield from (CLUSTER, "### cluster.router\n", ROUTERS, table, POLICIES)
     for policy in policy_types():
         section = definitions[router_section_name(policy)]
         yield f"#### {', '.join(policy.names)}\n"
@@ -144,7 +146,9 @@ def _cluster(schema: JsonSchema) -> Iterator[str]:
         parameters = {key: item for key, item in section["properties"].items() if key in _parameters(policy)}
         if parameters:
             yield _table({"properties": parameters}, _COLUMNS[:2] + _COLUMNS[3:4])
+    yield "#### A policy of your own\n"
     yield OWN_POLICY
+    yield _table({"properties": {"policy_sha256": own["properties"]["policy_sha256"]}})
 
 
 def _parameters(policy: type[Policy]) -> list[str]:

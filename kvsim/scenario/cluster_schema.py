@@ -1,4 +1,4 @@
-"""JSON Schema of the scenario's `cluster` section: what pydantic cannot say of routers and of the two forms."""
+"""JSON Schema of the scenario's `cluster` section: what pydantic cannot say of routers and both forms."""
 
 from typing import Any
 

@@ -214,7 +214,7 @@ def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[Engi
 
 
 def table_bytes(core: EngineCore) -> int:
-    """Bytes that an engine fills as soon as it is made: all but the block table, which fills with requests."""
+    """Bytes that an engine fills as soon as it is made: all but the block table, which fills later."""
     *tables, _ = arrays_of(core.state, None)  # the last would be the step times, which engines share
     return sum(table.nbytes for table in tables) - int(core.state.kv.block_tables.nbytes)
 
@@ -226,8 +226,8 @@ def check_memory(num_bytes: int, num_engines: int) -> None:
     there = machine_memory()
     if num_bytes > there:
         raise KvsimError(
-            f"cluster: {num_engines:,} engines need {num_bytes / GIB:,.1f} GiB for their tables, this machine "
-            f"has {there / GIB:,.1f} GiB; lower replicas, engine.data_parallel_size or "
+            f"cluster: {num_engines:,} engines need {num_bytes / GIB:,.1f} GiB for their tables, this "
+            f"machine has {there / GIB:,.1f} GiB; lower replicas, engine.data_parallel_size or "
             "engine.num_gpu_blocks_override"
         )
 

@@ -139,7 +139,7 @@ def test_what_is_resolved_can_be_read(load, text):
 def test_sections_made_in_python(load):
     """A checked section may go into another scenario."""
     cluster = load(SHORT).cluster
-    made = Scenario(name="case", cluster=cluster, **{k: v for k, v in load(HEAD).given.items() if k != "name"})
+    made = Scenario(**(load(HEAD).given | {"cluster": cluster}))
     assert made.scenario_hash == load(SHORT).scenario_hash
     assert template_of(made).scenario().scenario_hash == made.scenario_hash
 
@@ -266,107 +266,107 @@ ROUTER_KEYS = "kv_event_delay, kv_event_loss, metrics_interval, chars_per_token,
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("{replicas: 0}", "cluster.replicas: 0 is out of range; give at least 1"),
-        ("{replicas: 2.5}", "cluster.replicas: 2.5 is not a whole number"),
-        ("3", "cluster: 3 is not a mapping"),
-        ("{router: least_reqest}", "cluster.router: 'least_reqest' is not known; did you mean least_request?"),
-        ("{router: {policy: zz}}", "cluster.router.policy: 'zz' is not known; one of random, round_robin, "),
-        ("{router: {policy: 3}}", "cluster.router.policy: 3 is not text; one of random, "),
-        ("{router: {kv_event_loss: 1}}", "cluster.router.policy: missing; one of random, round_robin, "),
-        ("{router: 3}", "cluster.router: 3 is neither a policy's name nor a mapping with policy: NAME"),
+        ("{replicas: 0}", ".replicas: 0 is out of range; give at least 1"),
+        ("{replicas: 2.5}", ".replicas: 2.5 is not a whole number"),
+        ("3", ": 3 is not a mapping"),
+        ("{router: least_reqest}", ".router: 'least_reqest' is not known; did you mean least_request?"),
+        ("{router: {policy: zz}}", ".router.policy: 'zz' is not known; one of random, round_robin, "),
+        ("{router: {policy: 3}}", ".router.policy: 3 is not text; one of random, "),
+        ("{router: {kv_event_loss: 1}}", ".router.policy: missing; one of random, round_robin, "),
+        ("{router: 3}", ".router: 3 is neither a policy's name nor a mapping with policy: NAME"),
         (
             "{router: {policy: random, weight: 1}}",
-            f"cluster.router.weight: not a parameter of random; it takes none (any router: {ROUTER_KEYS})",
+            f".router.weight: not a parameter of random; it takes none (any router: {ROUTER_KEYS})",
         ),
         (
             "{router: {policy: random, kv_event_lost: 1}}",
-            "cluster.router.kv_event_lost: not a parameter of random; did you mean kv_event_loss? It takes none",
+            ".router.kv_event_lost: not a parameter of random; did you mean kv_event_loss? It takes none",
         ),
-        ("{router: {policy: random, kv_event_loss: 1.5}}", "cluster.router.kv_event_loss: 1.5 is out of range"),
-        ("{router: {policy: random, kv_event_loss: no}}", "cluster.router.kv_event_loss: 'no' is not a number"),
-        ("{router: {policy: random, kv_event_delay: -1}}", "cluster.router.kv_event_delay: -1 is out of range"),
-        ("{router: {policy: random, share: 0}}", "cluster.router.share: 0 is out of range; give above 0"),
-        ("{router: {policy: random, chars_per_token: 0}}", "cluster.router.chars_per_token: 0 is out of range"),
-        ("{rooter: random}", "cluster.rooter: unknown key; did you mean router?"),
+        ("{router: {policy: random, kv_event_loss: 1.5}}", ".router.kv_event_loss: 1.5 is out of range"),
+        ("{router: {policy: random, kv_event_loss: no}}", ".router.kv_event_loss: 'no' is not a number"),
+        ("{router: {policy: random, kv_event_delay: -1}}", ".router.kv_event_delay: -1 is out of range"),
+        ("{router: {policy: random, share: 0}}", ".router.share: 0 is out of range; give above 0"),
+        ("{router: {policy: random, chars_per_token: 0}}", ".router.chars_per_token: 0 is out of range"),
+        ("{rooter: random}", ".rooter: unknown key; did you mean router?"),
         (
             "{replicas: 2, groups: {a: {}}}",
-            "cluster.replicas: does not go with groups: each group has its own; leave it out",
+            ".replicas: does not go with groups: each group has its own; leave it out",
         ),
         (
             "{router: random, links: {a: {bandwidth: 1}}}",
-            "cluster.router: does not go with links: routers has them by name; leave it out",
+            ".router: does not go with links: routers has them by name; leave it out",
         ),
-        ("{routers: {a: random}}", "cluster.groups: missing; name at least one, such as groups: {a: "),
-        ("{groups: {a: {}}}", "cluster.groups.a.router: there is none; name one, such as routers: {front: "),
-        ("{groups: {a: {router: b}}}", "cluster.groups.a.router: there is none; name one, such as routers: "),
+        ("{routers: {a: random}}", ".groups: missing; name at least one, such as groups: {a: "),
+        ("{groups: {a: {}}}", ".groups.a.router: there is none; name one, such as routers: {front: "),
+        ("{groups: {a: {router: b}}}", ".groups.a.router: there is none; name one, such as routers: "),
         (
             "{routers: {one: random, two: random}, groups: {a: {}}}",
-            "cluster.groups.a.router: missing; one of one, two",
+            ".groups.a.router: missing; one of one, two",
         ),
         (
             "{routers: {one: random, two: random}, groups: {a: {router: on}}}",
-            "cluster.groups.a.router: on is not there; did you mean one?",
+            ".groups.a.router: on is not there; did you mean one?",
         ),
         (
             "{routers: {one: random, two: random}, groups: {a: {router: one}}}",
-            "cluster.routers.two: no group has it; give it one or leave it out",
+            ".routers.two: no group has it; give it one or leave it out",
         ),
-        ("{routers: {r: {policy: x}}, groups: {a: {}}}", "cluster.routers.r.policy: 'x' is not known; one of"),
-        ("{routers: {r: random}, groups: {a: {replicas: 0}}}", "cluster.groups.a.replicas: 0 is out of range"),
-        ("{routers: {r: random}, groups: {a: {link: x}}}", "cluster.groups.a.link: there are none; name it"),
+        ("{routers: {r: {policy: x}}, groups: {a: {}}}", ".routers.r.policy: 'x' is not known; one of"),
+        ("{routers: {r: random}, groups: {a: {replicas: 0}}}", ".groups.a.replicas: 0 is out of range"),
+        ("{routers: {r: random}, groups: {a: {link: x}}}", ".groups.a.link: there are none; name it"),
         (
             "{links: {y: {bandwidth: 1}}, routers: {r: random}, groups: {a: {link: x}}}",
-            "cluster.groups.a.link: x is not there; one of y",
+            ".groups.a.link: x is not there; one of y",
         ),
-        ("{links: {y: {}}}", "cluster.links.y.bandwidth: missing; give bytes per second"),
-        ("{links: {y: {bandwidth: 0}}}", "cluster.links.y.bandwidth: 0 is out of range; give above 0"),
-        ("{links: {y: {bandwidth: 1, latency: -1}}}", "cluster.links.y.latency: -1 is out of range"),
-        ("{links: {y: {speed: 1}}}", "cluster.links.y.speed: unknown key; known are bandwidth, latency"),
+        ("{links: {y: {}}}", ".links.y.bandwidth: missing; give bytes per second"),
+        ("{links: {y: {bandwidth: 0}}}", ".links.y.bandwidth: 0 is out of range; give above 0"),
+        ("{links: {y: {bandwidth: 1, latency: -1}}}", ".links.y.latency: -1 is out of range"),
+        ("{links: {y: {speed: 1}}}", ".links.y.speed: unknown key; known are bandwidth, latency"),
         (
             "{routers: {r: random}, groups: {a: {replica: 3}}}",
-            "cluster.groups.a.replica: unknown key; did you mean replicas?",
+            ".groups.a.replica: unknown key; did you mean replicas?",
         ),
-        ("{routers: {r: random}, groups: {a.b: {}}}", "cluster.groups.a.b: is no name; use letters, digits"),
+        ("{routers: {r: random}, groups: {a.b: {}}}", ".groups.a.b: is no name; use letters, digits"),
         (
             "{routers: {r: random}, groups: {a: {gpu: H2O}}}",
-            "cluster.groups.a.gpu: 'H2O' is not in the catalog",
+            ".groups.a.gpu: 'H2O' is not in the catalog",
         ),
         (
             "{routers: {r: random}, groups: {a: {model: nothing}}}",
-            "cluster.groups.a.model: 'nothing' is not in the catalog",
+            ".groups.a.model: 'nothing' is not in the catalog",
         ),
         (
             "{routers: {r: random}, groups: {a: {engine: {block_sise: 16}}}}",
-            "cluster.groups.a.engine.block_sise: unknown key; did you mean block_size?",
+            ".groups.a.engine.block_sise: unknown key; did you mean block_size?",
         ),
         (
             "{routers: {r: random}, groups: {a: {engine: {block_size: 17}}}}",
-            "cluster.groups.a.engine.block_size: 17 is not a block size",
+            ".groups.a.engine.block_size: 17 is not a block size",
         ),
         (
             "{routers: {r: random}, groups: {a: {engine: {tensor_parallel_size: 3}}}}",
-            "cluster.groups.a.engine.tensor_parallel_size: 3 does not divide the 32 attention heads",
+            ".groups.a.engine.tensor_parallel_size: 3 does not divide the 32 attention heads",
         ),
         (
             "{routers: {r: random}, groups: {a: {engine: {max_model_len: 999999}}}}",
-            "cluster.groups.a.engine.max_model_len: ",
+            ".groups.a.engine.max_model_len: ",
         ),
         (
             "{routers: {r: random}, groups: {a: {}, b: {model: qwen3-4b}}}",
-            "cluster.groups.b.model: Qwen/Qwen3-4B, but a of the same router (r) serves Qwen/Qwen3-8B; a request",
+            ".groups.b.model: Qwen/Qwen3-4B, but a of the same router (r) serves Qwen/Qwen3-8B; a request",
         ),
         (
             "{routers: {r: random}, groups: {a: {calibration: no.json}}}",
-            "cluster.groups.a.calibration: 'no.json' is not a regular file",
+            ".groups.a.calibration: 'no.json' is not a regular file",
         ),
         (
             f"{{routers: {{r: random}}, groups: {{a: {{model_sha256: {'a' * 64}}}}}}}",
-            "cluster.groups.a.model_sha256: goes with a config.json as model; leave it out",
+            ".groups.a.model_sha256: goes with a config.json as model; leave it out",
         ),
     ],
 )
 def test_bad_clusters(complaint, section, says):
-    assert complaint(f"{HEAD}cluster: {section}\n").startswith(f"DIR/case.yaml line 5: {says}")
+    assert complaint(f"{HEAD}cluster: {section}\n").startswith(f"DIR/case.yaml line 5: cluster{says}")
 
 
 def test_lines_of_deep_keys(complaint):
@@ -468,7 +468,7 @@ def test_more_engines_than_this_machine_holds(load, monkeypatch):
     core = build.make_cores(plan.config, plan.cost, 1)[0]
     monkeypatch.setattr(build, "machine_memory", lambda: 3 * build.table_bytes(core))
     assert len(build.make_cores(plan.config, plan.cost, 3)) == 3
-    with pytest.raises(KvsimError, match=r"^cluster: 4 engines need .* GiB for their tables, this machine has"):
+    with pytest.raises(KvsimError, match=r"^cluster: 4 engines need .* GiB for their tables, this"):
         build.make_cores(plan.config, plan.cost, 4)
 
 
