@@ -195,6 +195,11 @@ class EngineSection(Section):
     _given: "EngineSection | None" = PrivateAttr(default=None)
 
     @property
+    def num_gpus(self) -> int:
+        """Of a replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
     def given(self) -> dict[str, Any]:
         """The keys that were given, before defaults were filled in."""
         source = self._given or self

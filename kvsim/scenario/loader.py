@@ -108,8 +108,8 @@ class Template:
         """With some values replaced; raises as `load_scenario`, a `ScenarioError` where a key is to blame."""
         values = copy.deepcopy(dict(self.values))
         source = _Source(self.source.path, self.source.lines)
-        for each in overrides:
-            where, value, option = read_override(each) if isinstance(each, str) else each
+        read = [read_override(each) if isinstance(each, str) else each for each in overrides]
+        for where, value, option in sorted(read, key=_depth):
             if where[0] == "sweep":
                 raise ScenarioError(
                     f"{option}: the sweep: block is no part of a scenario; kvsim sweep has an option "
@@ -125,6 +125,11 @@ class Template:
         scenario = _checked(values, source, None if self.trace is None else Path(self.trace))
         scenario._sweep = self.sweep
         return scenario
+
+
+def _depth(override: Override) -> int:
+    """A whole section is replaced before keys in it are, in whatever order they were typed."""
+    return len(override.where)
 
 
 def _checked(values: dict[str, Any], source: _Source, trace: Path | None) -> Scenario:

@@ -263,6 +263,13 @@ class Scenario(Section):
         """The trace file that is replayed, found; None for other workloads."""
         return self._trace.path if self._trace else None
 
+    @property
+    def num_gpus(self) -> int:
+        """Of all replicas."""
+        if self.cluster.is_short:
+            return self.cluster.replicas * self.engine.num_gpus
+        return sum(group.replicas * group.engine.num_gpus for group in self.cluster.groups.values())
+
     def cells(self) -> "tuple[Cell, ...]":
         """Routers with the groups that they serve; raises KvsimError for one without room for a request."""
         from kvsim.scenario.cells import cells_of  # the simulator is only needed here

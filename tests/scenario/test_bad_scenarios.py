@@ -358,6 +358,13 @@ keys = st.sampled_from(
         "workload.suffix_len",
         "workload.num_requests",
         "cluster.replicas",
+        "cluster.router",
+        "cluster.router.policy",
+        "cluster.router.share",
+        "cluster.routers",
+        "cluster.links",
+        "cluster.groups",
+        "cluster.groups.a",
     ]
 )
 

@@ -1,5 +1,7 @@
 """The `cluster` section: both forms, what groups take over, what the simulation is told, what is refused."""
 
+import pickle
+
 import pytest
 
 from kvsim.cluster.policies import POLICIES
@@ -8,6 +10,9 @@ from kvsim.gpu.capacity import plan_capacity
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.scenario.loader import template_of
 from kvsim.sim import build
+from kvsim.sweep.asked import asked
+from kvsim.sweep.axes import read_axes
+from kvsim.sweep.points import Resolver, expand
 
 HEAD = """\
 model: Qwen/Qwen3-8B
@@ -161,6 +166,54 @@ def test_overrides_reach_every_key(load):
     assert changed.cluster.routers["front"].kv_event_loss == 0.1
     assert changed.cluster.links["rack"].latency == 0
     assert changed.cells()[0].groups[0].plan.config.block_size == 32
+
+
+def test_a_router_and_its_keys_in_any_order(load):
+    texts = ["cluster.router=random", "cluster.router.kv_event_delay=0.5"]
+    for overrides in (texts, texts[::-1]):
+        router = load(SHORT, *overrides).cluster.router
+        assert (router.policy, router.kv_event_delay) == ("random", 0.5)
+
+
+def test_points_of_a_sweep(load):
+    """Names of policies, parameters and sizes are keys like any other."""
+    axes = read_axes(
+        [
+            "cluster.router=random,least_request",
+            "cluster.router.kv_event_delay=0:1:0.5",
+            "cluster.replicas=1,2",
+        ],
+        most=100,
+    )
+    given = asked(None, place=str, set_=axes)
+    points = Resolver(template_of(load(HEAD))).points(expand(given))
+    assert [point.problem for point in points] == [None] * 12
+    assert len({point.hash for point in points}) == 12
+    last = points[-1].scenario.cluster
+    assert (last.replicas, last.router.policy, last.router.kv_event_delay) == (2, "least_request", 1.0)
+    with pytest.raises(KvsimError, match=r"cluster.router=zz: cluster.router: 'zz' is not known"):
+        Resolver(template_of(load(HEAD))).points([{"cluster.router": "random"}, {"cluster.router": "zz"}])
+
+
+def test_workers_get_the_whole_of_it(load, policy_file):
+    for text in (OWN, LONG):
+        sent = pickle.loads(pickle.dumps(load(text)))
+        assert sent.scenario_hash == load(text).scenario_hash
+        assert [cell.groups for cell in sent.cells()] != []
+    assert sent.cluster.num_replicas == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "gpus"),
+    [
+        (HEAD, [], 1),
+        (SHORT, ["engine.tensor_parallel_size=2"], 6),
+        (MIXTURE, ["engine.data_parallel_size=4", "cluster.replicas=2"], 8),
+        (LONG, ["cluster.groups.large.engine.tensor_parallel_size=4"], 12),
+    ],
+)
+def test_gpus(load, text, overrides, gpus):
+    assert load(text, *overrides).num_gpus == gpus
 
 
 def test_originals_names_and_spellings(load):
