@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import hashlib
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -10,7 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+)
 
 from kvsim.cluster.policies import POLICIES
 from kvsim.cluster.policy import Policy
@@ -28,13 +37,15 @@ USER_POLICY = r"^.+\.py:.+$"  # FILE.py:CLASS
 class RouterKeys(Section):
     """What a router is told and how fast, whatever its policy."""
 
-    kv_event_delay: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = key(
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    kv_event_delay: Annotated[float, Field(ge=0, le=1e6)] = key(
         0.0, "how late KV events reach a router that reads them", "seconds", examples=[0.05]
     )
-    kv_event_loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = key(
+    kv_event_loss: Annotated[float, Field(ge=0, le=1)] = key(
         0.0, "share of the KV-event messages that never arrive", examples=[0.01]
     )
-    metrics_interval: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = key(
+    metrics_interval: Annotated[float, Field(ge=0, le=1e6)] | None = key(
         None,
         "between snapshots of the engines' metrics, for policies that take any; 0: fresh at each choice; "
         "the policy's own if absent",
@@ -43,7 +54,7 @@ class RouterKeys(Section):
     chars_per_token: Annotated[int, Field(ge=1, le=1000)] = key(
         4, "characters of a token, for policies that read text", "characters"
     )
-    share: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = key(
+    share: Annotated[float, Field(gt=0, le=1e9)] = key(
         1.0, "weight of this router among several: requests are dealt out by it, sessions whole"
     )
 
@@ -115,6 +126,8 @@ def _user_router(text: str, values: dict[str, Any], folder: Path) -> RouterSecti
     keys = {name: values.pop(name) for name in [*values] if name in RouterKeys.model_fields}
     pin = values.pop("policy_sha256", None)
     checked = RouterKeys.model_validate(keys)
+    for name, value in values.items():
+        _check_finite(name, value)
     folder = _folder_of(text, folder)
     path = folder / text.rpartition(":")[0]
     found = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -122,6 +135,16 @@ def _user_router(text: str, values: dict[str, Any], folder: Path) -> RouterSecti
         raise FieldError("policy_sha256", f"{path} holds another policy, with {found}")
     policy = _load(text, folder, values)
     return _checked(checked, policy, policy=text, policy_sha256=found, parameters=values)
+
+
+def _check_finite(field: str, value: Any) -> None:
+    inner = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, item in inner:
+        _check_finite(f"{field}.{name}", item)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FieldError(field, f"{shown(value)} is not a finite number")
 
 
 def _folder_of(text: str, folder: Path) -> Path:

@@ -298,6 +298,7 @@ def test_own_policy(load, policy_file, tmp_path):
         ("own.py", "other.py", "cluster.router.policy: 'other.py' is not a regular file (tried DIR/other.py"),
         ("Mine", "Yours", "cluster.router.policy: own.py:Yours: the file has no class 'Yours'; it has Mine"),
         ("weight", "wait", "cluster.router.policy: own.py:Mine: got an unexpected keyword argument 'wait'"),
+        ("weight: 0.5", "weight: [.nan]", "cluster.router.weight.0: nan is not a finite number"),
         ("delay: 0.1", "delay: -1", "cluster.router.kv_event_delay: -1 is out of range; give at least 0"),
     ],
 )
