@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from kvsim.results.glance import milliseconds, percent
+from kvsim.results.words import milliseconds, percent
 
 Row = Mapping[Any, Any]
 

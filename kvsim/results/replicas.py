@@ -160,7 +160,7 @@ def _latencies(
 ) -> Iterator[dict[str, float | None]]:
     """TTFT of each replica, seconds, in their order; `num_values` (count,) of each is at least as many."""
     for first, end in _parts(num_values):
-        kept = []
+        kept = [np.zeros((2, 0))]
         for chunk in requests.chunks(["instance", "ttft", *MEASURED_BY]):
             instance, ttft = (arrow.floats(chunk.column(name)) for name in ("instance", "ttft"))
             here = measured(chunk) & (instance >= first) & (instance < end) & ~np.isnan(ttft)

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from made_results import HEAD, STATS, fill
 
-from kvsim.results import FINISHED, MemorySink, ReplicaStats, RequestLog, RouterStats, replicas, summarize
+from kvsim.results import (
+    FINISHED,
+    MemorySink,
+    ReplicaStats,
+    RequestLog,
+    RouterStats,
+    cluster_glance,
+    glance,
+    notebook,
+    replicas,
+    summarize,
+)
 from kvsim.results.replicas import imbalance
 from kvsim.results.requests import new_rows
 
@@ -135,3 +146,71 @@ def test_who_is_idle_counts_in_the_imbalance_of_running_requests() -> None:
     assert summary["imbalance"]["num_requests_running"]["max_over_mean"] == pytest.approx(1.5)
     assert summary["imbalance"]["busy_time"]["max_over_mean"] == pytest.approx(1.5)
     assert summary["imbalance"]["requests"]["max_over_mean"] == 1.0
+
+
+def clustered(count: int) -> dict:
+    """Replica i gets i + 1 requests, each with a TTFT of i + 1 seconds."""
+    sink = MemorySink()
+    instances = [i for i in range(count) for _ in range(i + 1)]
+    log_of(sink, instances, [i + 1.0 for i in instances], chunk_rows=1000)
+    stats = [
+        stats_of(
+            busy_time=i + 1.0,
+            num_requests_running_mean=2.0,
+            prefix_cache_queries=100,
+            prefix_cache_hits=i,
+            kv_cache_usage_perc_mean=0.25,
+            kv_cache_usage_perc_peak=0.5,
+            num_preemptions=i,
+        )
+        for i in range(count)
+    ]
+    return summary_of(sink, stats, routers=[RouterStats("router", "least_request")]) | {
+        "vllm:num_requests_running": {"mean": 2.0, "peak": 7}
+    }
+
+
+def test_text_has_a_row_for_each_replica_and_one_for_all() -> None:
+    lines = glance.text(clustered(3)).splitlines()
+    assert "Router                least_request over 3 replicas" in lines
+    assert (
+        "Imbalance             most over mean (Jain's index): requests 1.50 (0.857), "
+        "prompt tokens 1.50 (0.857), busy time 1.50 (0.857), running requests 1.50 (0.857)"
+    ) in lines
+    header = (
+        "replica           requests    hit rate     KV mean     KV peak     running TTFT p99 ms preemptions"
+    )
+    at = lines.index(header)
+    assert lines[at + 1].split() == ["h100-0", "1", "0.0%", "25.0%", "50.0%", "2.0", "1,000.0", "0"]
+    assert lines[at + 3].split() == ["h100-2", "3", "2.0%", "25.0%", "50.0%", "2.0", "3,000.0", "2"]
+    assert lines[at + 4].split() == ["all", "6", "25.0%", "25.0%", "50.0%", "2.0", "3,000.0", "1"]
+    assert len(lines) == at + 5
+
+
+def test_many_replicas_are_shortened() -> None:
+    header, *rows = cluster_glance.table(clustered(64))
+    assert [row[0] for row in rows] == [
+        *("least of 64", "median of 64", "most of 64"),
+        *("h100-63", "h100-62", "h100-61", "h100-60"),
+        "all",
+    ]
+    assert [row[1] for row in rows[:3]] == ["1", "32", "64"]
+    assert rows[1][header.index("TTFT p99 ms")] == "32,500.0"
+
+
+def test_notebook_shows_the_replicas() -> None:
+    page = notebook.html(clustered(2))
+    assert page.count('<table class="latency">') == 2
+    assert "<tr><th>h100-1</th><td>2</td><td>1.0%</td>" in page
+    assert "<th>Imbalance</th>" in page
+
+
+def test_replicas_that_served_nothing() -> None:
+    sink = MemorySink()
+    log_of(sink, [], [])
+    summary = summary_of(sink, [stats_of(), stats_of()]) | {
+        "vllm:num_requests_running": {"mean": 0.0, "peak": 0}
+    }
+    text = glance.text(summary)
+    assert "nothing was served" in text
+    assert [row[0] for row in cluster_glance.table(summary)] == ["replica", "h100-0", "h100-1", "all"]
