@@ -6,7 +6,7 @@ errors and remarks are numbered in the table and stand below it in full.
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -36,25 +36,34 @@ def _count(value: float) -> str:
 
 
 # Header, column, how to show it; the more important first.
-_FIGURES = (
+Figures = tuple[tuple[str, str, Callable[[float], str]], ...]
+FIGURES: Figures = (
     ("KV cache tokens", "capacity.kv_cache_size_tokens", _count),
     ("hit rate", "prefix_cache_hit_rate", percent),
     ("TTFT p50 ms", "vllm:time_to_first_token_seconds.p50", milliseconds),
     ("TTFT p99 ms", "vllm:time_to_first_token_seconds.p99", milliseconds),
     ("TPOT p50 ms", "vllm:request_time_per_output_token_seconds.p50", milliseconds),
     ("tokens/s", "generation_tokens_per_second", lambda value: f"{value:,.1f}"),
+    ("imbalance", "imbalance.requests.max_over_mean", lambda value: f"{value:.2f}"),
     ("preemptions", "vllm:num_preemptions", _count),
     ("KV usage", "vllm:kv_cache_usage_perc.mean", percent),
     ("SLO share", "slo.all.share", percent),
 )
 
 
-def print_table(rows: Sequence[Row], keys: Sequence[str], out: Console, *, problems: bool) -> None:
+def print_table(
+    rows: Sequence[Row],
+    keys: Sequence[str],
+    out: Console,
+    *,
+    problems: bool,
+    shown_figures: Figures = FIGURES,
+) -> None:
     """Rows with `keys` before their figures; `problems`: with what is said in ``error`` and ``remark``."""
     swept = [Column(short_key(key), [plain(row[key]) for row in rows]) for key in keys]
     figures = [
         Column(name, [_shown(row.get(column), show) for row in rows])
-        for name, column, show in _FIGURES
+        for name, column, show in shown_figures
         if any(not is_missing(row.get(column)) for row in rows)
     ]
     notes = _Notes(rows if problems else ())
@@ -147,7 +156,7 @@ def _beginning(a: str, b: str) -> str:
 
 def short_key(key: str) -> str:
     """A key without its section where that is plain."""
-    return key.removeprefix("engine.").removeprefix("workload.")
+    return key.removeprefix("engine.").removeprefix("workload.").removeprefix("cluster.")
 
 
 def _shown(value: Any, show: Any) -> str:

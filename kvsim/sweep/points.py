@@ -73,10 +73,19 @@ def _sampled(axes: Sequence[Axis], kind: str, count: int, seed: int) -> Iterator
 class Resolver:
     """Makes points from values; every point has the file's requests, and records nothing but summaries."""
 
-    def __init__(self, template: Template, options: Mapping[str, str] | None = None) -> None:
-        """options: key -> the option, or the place in the file, that its values come from."""
+    def __init__(
+        self,
+        template: Template,
+        options: Mapping[str, str] | None = None,
+        meanings: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """options: key -> the option, or the place in the file, that its values come from.
+
+        meanings: key -> short name -> value, as of `Asked`.
+        """
         self._template = template
         self._options = options or {}
+        self._meanings = meanings or {}
 
     def point(self, values: Values) -> Point:
         """A point whose values no scenario can have has a problem."""
@@ -125,10 +134,15 @@ class Resolver:
         """`option` begins what is said of a value; without it that does not tell where it came from."""
         option = option or _as_typed
         overrides = [
-            Override(tuple(key.split(".")), value, option(key, value)) for key, value in values.items()
+            Override(tuple(key.split(".")), self._meaning(key, value), option(key, value))
+            for key, value in values.items()
         ]
         scenario = self._template.scenario(overrides)
         return scenario.model_copy(update={"record": RecordSection()})
+
+    def _meaning(self, key: str, value: Any) -> Any:
+        named = self._meanings.get(key)
+        return value if named is None else named[value]
 
     def _option(self, key: str, value: Any) -> str:
         option = self._options.get(key, "--set")

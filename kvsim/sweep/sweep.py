@@ -47,7 +47,8 @@ def run_sweep(
         _warm_up(pool, plan, on_compiling)
         rows = drive(plan, pool, store, on_progress)
         probes = [probe for each in rows for probe in each.probes]
-        result = SweepResult.of_rows(head, [each.row for each in rows], probes)
+        replicas = [replica for each in rows for replica in each.replicas]
+        result = SweepResult.of_rows(head, [each.row for each in rows], probes, replicas)
         if folder is not None:
             result.save(folder)
     return result
