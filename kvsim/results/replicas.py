@@ -41,7 +41,8 @@ Measured = Callable[[pa.RecordBatch], NDArray[np.bool_]]
 class ReplicaStats:
     """One engine.
 
-    `stats`: as `EngineCore.stats()` gives them. `facts` are copied to its part of the summary.
+    `stats`: as `EngineCore.stats()` gives them. `facts` are copied to its part of the summary, such as
+    ``num_gpu_blocks`` and ``num_gpus``; of the latter the summary has the sum.
     """
 
     name: str
@@ -74,7 +75,9 @@ def cluster_figures(
         _figures(replica, {name: counts[number].tolist() for name, counts in rows.items()}, latency)
         for number, (replica, latency) in enumerate(zip(replicas, latencies, strict=True))
     ]
+    gpus = [part["num_gpus"] for part in parts if "num_gpus" in part]
     return {
+        **({"num_gpus": sum(gpus)} if len(gpus) == len(parts) else {}),
         "routers": [{"name": each.name, "policy": each.policy, **each.stats} for each in routers],
         "imbalance": {name: imbalance([load(part) for part in parts]) for name, load in LOADS.items()},
         "replicas": parts,

@@ -282,3 +282,25 @@ def test_prompt_tokens_count_from_the_first_output_token_on() -> None:
 def test_rows_know_their_columns() -> None:
     names = {column.name for column in COLUMNS}
     assert set(ROW.names or ()) <= names
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_sessions_have_a_column_where_there_are_any(tmp_path: Path, in_file: bool) -> None:
+    sink = ParquetSink(tmp_path / "requests.parquet") if in_file else MemorySink()
+    log = RequestLog(sink, chunk_rows=2, has_sessions=True)
+    ids = [f"r{i}" for i in range(5)]
+    log.arrive(ids[:3], np.arange(3.0), np.full(3, 50), ["a", None, "b"])
+    log.arrive(ids[3:], np.arange(2.0), np.full(2, 50))
+    log.take_back(4)
+    log.close()
+    frame = sink.read().to_pandas()
+    assert list(frame.columns) == ["request_id", "session", *(column.name for column in COLUMNS[1:])]
+    assert sink.read()["session"].to_pylist() == ["a", None, "b", None]
+    if in_file:
+        assert Tables.of_folder(tmp_path).requests.read(["session"]).num_rows == 4
+
+
+def test_a_table_of_sessions_without_rows(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "requests.parquet")
+    RequestLog(sink, has_sessions=True).close()
+    assert sink.read().schema.names[:2] == ["request_id", "session"]
