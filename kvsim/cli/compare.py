@@ -11,6 +11,7 @@ from kvsim.report.routers import print_comparison
 from kvsim.report.tables import console
 from kvsim.scenario import Scenario, template_of
 from kvsim.sweep.progress import POINTS, progress_bar
+from kvsim.sweep.result import SweepResult
 from kvsim.sweep.routers import COMPARE, is_stale, routers_asked
 from kvsim.sweep.store import REPLICAS, TABLE
 from kvsim.sweep.sweep import run_sweep
@@ -38,13 +39,18 @@ def compare_command(
             template, given, folder=folder, fresh=is_stale(folder), **watched(folder, say, show)
         )
     interrupts.outcome = f"the results are in {folder}"
-    if quiet:
-        print(folder)
-    else:
-        print_comparison(result, console())
-        tables = [TABLE, *([REPLICAS] if result.replicas is not None else [])]
-        print(f"\nTables written to {', '.join(f'{folder / name}.parquet and .csv' for name in tables)}")
-        print(f"kvsim plot {folder} routers draws them")
+    _show(result, folder, quiet=quiet)
     if result.num_failed == len(result.frame):
         raise KvsimError(f"{folder}: {result.frame['error'].iloc[0]}")
     return 0
+
+
+def _show(result: SweepResult, folder: Path, *, quiet: bool) -> None:
+    if quiet:
+        print(folder)
+        return
+    print_comparison(result, console())
+    tables = [TABLE, *([REPLICAS] if result.replicas is not None else [])]
+    print(f"\nTables written to {', '.join(f'{folder / name}.parquet and .csv' for name in tables)}")
+    if result.num_failed < len(result.frame):
+        print(f"Pictures: kvsim plot {folder} routers")

@@ -51,7 +51,7 @@ def print_comparison(result: SweepResult, out: Console) -> None:
     """Title, a row for each policy, and for each the least and the most that one of its replicas has."""
     out.print(repr(result), style="bold", soft_wrap=True)
     rows: list[dict[Any, Any]] = result.frame.to_dict("records")
-    print_table(rows, result.axes, out, problems=True, shown_figures=COMPARED)
+    print_table(rows, result.axes, out, problems=True, shown_figures=COMPARED, all_in_columns=True)
     if result.replicas is not None:
         out.print()
         out.print(_loads(result.replicas, result.axes[0]), crop=False, overflow="ignore")

@@ -58,8 +58,12 @@ def print_table(
     *,
     problems: bool,
     shown_figures: Figures = FIGURES,
+    all_in_columns: bool = False,
 ) -> None:
-    """Rows with `keys` before their figures; `problems`: with what is said in ``error`` and ``remark``."""
+    """Rows with `keys` before their figures; `problems`: with what is said in ``error`` and ``remark``.
+
+    What is the same in all rows stands in a line above, unless `all_in_columns`.
+    """
     swept = [Column(short_key(key), [plain(row[key]) for row in rows]) for key in keys]
     figures = [
         Column(name, [_shown(row.get(column), show) for row in rows])
@@ -67,7 +71,8 @@ def print_table(
         if any(not is_missing(row.get(column)) for row in rows)
     ]
     notes = _Notes(rows if problems else ())
-    same = [column for column in (*swept, *figures) if column.is_constant] if len(rows) > 1 else []
+    told_apart = all_in_columns or len(rows) == 1
+    same = [] if told_apart else [column for column in (*swept, *figures) if column.is_constant]
     shown = [_without_beginning(column, out) for column in swept if column not in same]
     figures = [column for column in figures if column not in same]
     table, left_out = _fitted(shown, figures, notes, len(rows), out)

@@ -101,8 +101,5 @@ def _check(template: Template, asked: Asked, key: str) -> None:
     for name in asked.axes[0].values:
         point = resolver.point({key: name})
         if point.problem is not None:
-            raise KvsimError(_without_place(point.problem, f"{key}={name}", f"{asked.options[key]} {name}"))
-
-
-def _without_place(problem: str, place: str, option: str) -> str:
-    return f"{option}{problem.removeprefix(place)}" if problem.startswith(place) else f"{option}: {problem}"
+            problem = point.problem.removeprefix(f"{key}={name}: ").removeprefix(f"{key}.policy: ")
+            raise KvsimError(f"{asked.options[key]} {name}: {problem}")
