@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
-from kvsim.scenario import Template
+from kvsim.scenario import Scenario, Template
 from kvsim.scenario.yaml_file import parse_value
 from kvsim.sweep.asked import Asked
 from kvsim.sweep.axes import Axis
@@ -100,6 +100,20 @@ def _check(template: Template, asked: Asked, key: str) -> None:
     resolver = Resolver(template, asked.options, asked.meanings)
     for name in asked.axes[0].values:
         point = resolver.point({key: name})
+        if point.scenario is not None and name == asked.axes[0].values[0]:
+            _check_choice(point.scenario, asked.options[key])
         if point.problem is not None:
             problem = point.problem.removeprefix(f"{key}={name}: ").removeprefix(f"{key}.policy: ")
             raise KvsimError(f"{asked.options[key]} {name}: {problem}")
+
+
+def _check_choice(scenario: Scenario, option: str) -> None:
+    """Raises KvsimError where every router has a single target."""
+    targets = [
+        sum(group.replicas if group.internal_balancing else group.num_engines for group in cell.groups)
+        for cell in scenario.cells
+    ]
+    if max(targets) < 2:
+        raise KvsimError(
+            f"{option}: no router has two or more to choose from; give it some with --set cluster.replicas=4"
+        )
