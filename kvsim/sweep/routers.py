@@ -111,7 +111,7 @@ def _check_choice(scenario: Scenario, option: str) -> None:
     """Raises KvsimError where every router has a single target."""
     targets = [
         sum(group.replicas if group.internal_balancing else group.num_engines for group in cell.groups)
-        for cell in scenario.cells
+        for cell in scenario.cells()
     ]
     if max(targets) < 2:
         raise KvsimError(
