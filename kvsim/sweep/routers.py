@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError
-from kvsim.scenario import Scenario, Template
+from kvsim.scenario import Override, Scenario, Template
+from kvsim.scenario.router import RouterKeys
 from kvsim.scenario.yaml_file import parse_value
 from kvsim.sweep.asked import Asked
 from kvsim.sweep.axes import Axis
@@ -15,8 +16,7 @@ from kvsim.sweep.store import SWEEP, read_sweep
 from kvsim.sweep.version import kvsim_version
 
 COMPARE = "--compare-routers"
-# What a router's entry says besides its policy's own parameters: it stays, whatever the policy.
-ROUTER_KEYS = ("kv_event_delay", "kv_event_loss", "metrics_interval", "chars_per_token", "share")
+_INTERVAL = "metrics_interval"
 _PARAMETER = re.compile(r":([A-Za-z_][A-Za-z0-9_-]*)=([^:]*)$")
 
 Policy = str | Mapping[str, Any]  # name, name:parameter=value, or the mapping of a scenario
@@ -39,7 +39,7 @@ def routers_asked(template: Template, policies: Sequence[Policy], option: str = 
     if len(named) < len(read):
         twice = next(_name(each) for i, each in enumerate(read) if each in read[:i])
         raise KvsimError(f"{option} {twice}: is given twice; give it once")
-    key, meanings = _meanings(template.values.get("cluster") or {}, named)
+    key, meanings = _meanings(template, named)
     axis = Axis(key, option, tuple(named))
     asked = Asked(axes=(axis,), options={key: option}, meanings={key: meanings})
     _check(template, asked, key)
@@ -72,26 +72,38 @@ def _name(policy: Mapping[str, Any]) -> str:
     return f"{policy['policy']}{''.join(parameters)}"
 
 
-def _meanings(
-    cluster: Mapping[str, Any], named: Mapping[str, Mapping[str, Any]]
-) -> tuple[str, dict[str, Any]]:
+def _meanings(template: Template, named: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
     """The key that is swept, and what stands there under each name; several routers all get the policy."""
-    routers = cluster.get("routers")
-    if isinstance(routers, Mapping) and routers:
+    cluster = template.values.get("cluster") or {}
+    places = list(cluster.get("routers") or ())
+    if places:
+        own = {place: _given(template, ("cluster", "routers", place)) for place in places}
         return "cluster.routers", {
-            name: {place: _merged(own, policy) for place, own in routers.items()}
-            for name, policy in named.items()
+            name: {place: _merged(own[place], policy) for place in places} for name, policy in named.items()
         }
-    own = cluster.get("router")
-    return "cluster.router", {name: _merged(own, policy) for name, policy in named.items()}
+    single = _given(template, ("cluster", "router"))
+    return "cluster.router", {name: _merged(single, policy) for name, policy in named.items()}
 
 
-def _merged(own: Any, policy: Mapping[str, Any]) -> dict[str, Any]:
-    """A router's entry with another policy."""
+def _given(template: Template, where: tuple[str, ...]) -> Mapping[str, Any]:
+    """The entry of a router, without an interval that is its policy's own: another policy has another one."""
+    own: Any = template.values.get("cluster") or {}
+    for part in where[1:]:
+        own = own.get(part)
     if not isinstance(own, Mapping):
-        return dict(policy)
+        return {} if own is None else {"policy": own}
+    bare = {key: value for key, value in own.items() if key != _INTERVAL}
+    if _INTERVAL not in own:
+        return bare
+    cluster = template.scenario([Override(where, bare, ".".join(where))]).cluster
+    section = cluster.router if len(where) == 2 else cluster.routers[where[2]]
+    return bare if own[_INTERVAL] == section.metrics_interval else own
+
+
+def _merged(own: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any]:
+    """A router's entry with another policy."""
     same = own.get("policy") == policy["policy"]
-    kept = {key: value for key, value in own.items() if same or key in ROUTER_KEYS}
+    kept = {key: value for key, value in own.items() if same or key in RouterKeys.model_fields}
     return {**kept, **policy}
 
 

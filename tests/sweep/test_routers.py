@@ -61,6 +61,16 @@ def test_what_the_router_is_told_stays_and_so_do_parameters_of_its_own_policy(tm
     assert all(value["kv_event_delay"] == 0.1 for value in values.values())
 
 
+def test_an_interval_of_metrics_stays_only_if_it_was_given(tmp_path: Path) -> None:
+    """The policy's own one is its own; other policies take snapshots as often as they do."""
+    own = scenario(tmp_path, "cluster: {replicas: 3, router: least_request}\n")
+    _, values = meanings(own, "random", "production_stack_prefixaware")
+    assert not any("metrics_interval" in value for value in values.values())
+    own = scenario(tmp_path, "cluster: {replicas: 3, router: {policy: random, metrics_interval: 7}}\n")
+    _, values = meanings(own, "least_request")
+    assert values["least_request"]["metrics_interval"] == 7
+
+
 def test_several_routers_all_get_the_policy(tmp_path: Path) -> None:
     key, values = meanings(scenario(tmp_path, GROUPS), "random", "least_request")
     assert key == "cluster.routers"
