@@ -1,12 +1,13 @@
 """The routing policies by name: ours, and what the originals call them."""
 
-from kvsim.cluster.policies import longest_prefix, plain, prefix_hash, production_stack, rings, sglang
+from kvsim.cluster.policies import dynamo, longest_prefix, plain, prefix_hash, production_stack, rings, sglang
 from kvsim.cluster.policy import Policy
 from kvsim.errors import KvsimError
 
 _FAMILIES: tuple[tuple[type[Policy], ...], ...] = (
     plain.FAMILY,
     longest_prefix.FAMILY,
+    dynamo.FAMILY,
     rings.FAMILY,
     prefix_hash.FAMILY,
     sglang.FAMILY,

@@ -6,9 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from kvsim.addresses import array_at, words_at
+from kvsim.cluster.policies.picking import drawn_among_least
 from kvsim.cluster.policy import CompiledChooser, Policy
 from kvsim.cluster.state import NUM_ARRAYS, drawn_below, router_at
-from kvsim.compiled import compiled_entry, compiled_inline
+from kvsim.compiled import compiled_entry
 
 
 @compiled_entry
@@ -22,24 +23,6 @@ def _choose_next(address, i, now):
     counter = array_at(words_at(address), NUM_ARRAYS, np.int64, 1)
     target = counter[0] % router_at(address).scalars["num_targets"][0]
     counter[0] += 1
-    return target
-
-
-@compiled_inline
-def drawn_among_least(scalars, values):
-    """Number of a least one of some values, each with the same chance; draws only if there are several."""
-    least, count = values[0], np.int64(1)
-    for t in range(1, values.shape[0]):
-        if values[t] < least:
-            least, count = values[t], np.int64(1)
-        elif values[t] == least:
-            count += 1
-    skip = drawn_below(scalars, count) if count > 1 else np.int64(0)
-    target = np.int64(0)
-    while values[target] != least or skip > 0:
-        if values[target] == least:
-            skip -= 1
-        target += 1
     return target
 
 
