@@ -40,6 +40,8 @@ def send(router, uid, i, target, now):
     bookings["target"][row] = target
     bookings["num_prompt_tokens"][row] = tokens
     bookings["prefill_tokens"][row] = prefill_tokens
+    bookings["client"][row] = router.scalars["booked_client"][0]
+    router.by_client[router.scalars["booked_client"][0], target] += 1
     bookings["first_held"][row] = NONE
     bookings["num_held"][row] = 0
     targets["in_flight"][target] += 1
@@ -74,6 +76,7 @@ def end(router, uid):
         return
     target = bookings["target"][row]
     targets["in_flight"][target] -= 1
+    router.by_client[bookings["client"][row], target] -= 1
     targets["in_flight_tokens"][target] -= bookings["num_prompt_tokens"][row]
     targets["prefill_tokens"][target] -= bookings["prefill_tokens"][row]
     if bookings["num_held"][row] > 0:

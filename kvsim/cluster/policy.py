@@ -99,6 +99,11 @@ class Policy(ABC):
         return False
 
     @property
+    def num_clients(self) -> int:
+        """Front ends that the router stands for, if each knows only of requests of its own."""
+        return 1
+
+    @property
     def scrapes_every(self) -> float | None:
         """Seconds between its snapshots of the engines' metrics; 0: as they are at each choice; None: it takes none."""
         return None

@@ -262,6 +262,7 @@ def _new_state(policy: Policy, targets: Sequence[TargetFacts], stream: int) -> R
         new_table(_ROWS, words),
         new_table(_ROWS, 1),
         new_held(_ROWS),
+        np.zeros((policy.num_clients, len(targets)), np.int64),
     )
 
 

@@ -30,6 +30,7 @@ ROUTER_DTYPE = np.dtype(
         ("reads_events", "i8"),
         # the request being routed, noted by its policy when it chooses
         ("booked_prefill_tokens", "i8"),
+        ("booked_client", "i8"),  # row of `by_client`
         ("num_lost_messages", "i8"),
         ("num_messages", "i8"),
     ]
@@ -82,6 +83,7 @@ BOOKING_DTYPE = np.dtype(
         ("target", "i8"),
         ("num_prompt_tokens", "i8"),
         ("prefill_tokens", "i8"),
+        ("client", "i8"),
         ("first_held", "i8"),  # row of `held` where its hashes begin, or NONE
         ("num_held", "i8"),  # hashes
     ]
@@ -106,7 +108,8 @@ class RouterState(NamedTuple):
     keys, (t, 2), of which the first word is used; segments: their prompts, (s, 3).
     holders, active, shared: tables (`kvsim.cluster.hash_table`) by block hash of which targets hold the block
     (`worker_sets`) and which have it in use, and by hash and target of how many requests more than one use
-    it (`active_blocks`). held: hashes of requests in flight, in linked rows.
+    it (`active_blocks`). held: hashes of requests in flight, in linked rows. by_client: requests in flight of
+    each front end that the router stands for and each target, (clients, n).
     """
 
     scalars: NDArray[np.void]
@@ -120,6 +123,7 @@ class RouterState(NamedTuple):
     active: NDArray[np.uint64]
     shared: NDArray[np.uint64]
     held: NDArray[np.uint64]
+    by_client: NDArray[np.int64]
 
 
 NUM_ARRAYS = len(RouterState._fields)  # a policy's own arrays follow
@@ -141,6 +145,7 @@ def router_at(address):
         array_at(words, 8, np.uint64, 2),
         array_at(words, 9, np.uint64, 2),
         array_at(words, 10, np.uint64, 2),
+        array_at(words, 11, np.int64, 2),
     )
 
 

@@ -7,7 +7,7 @@ from routing_requests import block_keys, request, router_over, store
 
 from kvsim.cluster.policies import POLICIES, policy_class
 from kvsim.cluster.policies.longest_prefix import LongestPrefix
-from kvsim.cluster.policies.plain import LeastRequest, RandomChoice, RoundRobin
+from kvsim.cluster.policies.plain import LeastRequest, PowerOfTwo, RandomChoice, RoundRobin
 from kvsim.errors import KvsimError
 
 ANY = request(("A", 64))
@@ -67,7 +67,7 @@ def test_an_unknown_policy_is_answered_with_the_known_ones() -> None:
     assert policy_class("roundrobin") is RoundRobin
     assert policy_class("least-request") is LeastRequest
     with pytest.raises(
-        KvsimError, match=r"'rr' is no known routing policy; known: random, round_robin, least_req"
+        KvsimError, match=r"'rr' is no known routing policy; known: random, round_robin, power_of_two, "
     ):
         policy_class("rr")
 
@@ -75,3 +75,16 @@ def test_an_unknown_policy_is_answered_with_the_known_ones() -> None:
 def test_names_are_taken_once() -> None:
     classes = dict.fromkeys(POLICIES.values())
     assert sum(len(policy.names) for policy in classes) == len(POLICIES)
+
+
+def test_power_of_two_draws_two_different_ones() -> None:
+    router = router_over(PowerOfTwo(), 3)
+    assert set(Counter(router.choose(ANY, 0.0) for _ in range(100))) == {0, 1, 2}
+    for uid in (1, 2):
+        router.send(uid, ANY, uid, 0.0)
+    router.send(3, ANY, 1, 0.0)
+    drawn = Counter(router.choose(ANY, 0.0) for _ in range(3000))  # loads 0, 2, 1
+    assert drawn[1] == 0
+    assert drawn[0] == pytest.approx(2000, abs=100)
+    assert drawn[2] == pytest.approx(1000, abs=100)
+    assert router_over(PowerOfTwo(), 1).choose(ANY, 0.0) == 0

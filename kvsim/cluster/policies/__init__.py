@@ -1,6 +1,15 @@
 """The routing policies by name: ours, and what the originals call them."""
 
-from kvsim.cluster.policies import dynamo, longest_prefix, plain, prefix_hash, production_stack, rings, sglang
+from kvsim.cluster.policies import (
+    dynamo,
+    longest_prefix,
+    plain,
+    prefix_hash,
+    production_stack,
+    rings,
+    sglang,
+    vllm_dp,
+)
 from kvsim.cluster.policy import Policy
 from kvsim.errors import KvsimError
 
@@ -8,6 +17,7 @@ _FAMILIES: tuple[tuple[type[Policy], ...], ...] = (
     plain.FAMILY,
     longest_prefix.FAMILY,
     dynamo.FAMILY,
+    vllm_dp.FAMILY,
     rings.FAMILY,
     prefix_hash.FAMILY,
     sglang.FAMILY,

@@ -1,4 +1,4 @@
-"""Policies that look at no prompt: random, round robin, fewest requests."""
+"""Policies that look at no prompt: random, round robin, fewer requests of two, fewest requests."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -30,6 +30,18 @@ def _choose_next(address, i, now):
 def _choose_fewest(address, i, now):
     router = router_at(address)
     return drawn_among_least(router.scalars, router.targets["in_flight"])
+
+
+@compiled_entry
+def _choose_of_two(address, i, now):
+    router = router_at(address)
+    scalars, targets = router.scalars, router.targets
+    n = scalars["num_targets"][0]
+    if n == 1:
+        return np.int64(0)
+    first = drawn_below(scalars, n)
+    second = (first + np.int64(1) + drawn_below(scalars, n - 1)) % n
+    return first if targets["in_flight"][first] <= targets["in_flight"][second] else second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +79,17 @@ class LeastRequest(Policy):
         return CompiledChooser(_choose_fewest, [])
 
 
-FAMILY = (RandomChoice, RoundRobin, LeastRequest)
+@dataclass(frozen=True, kw_only=True)
+class PowerOfTwo(Policy):
+    """Of two different targets drawn at random that with fewer requests in flight; the first drawn on a tie.
+
+    As sglang `sgl-model-gateway/src/policies/power_of_two.rs` without polled loads of its workers.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("power_of_two",)
+
+    def start(self, router: object) -> CompiledChooser:
+        return CompiledChooser(_choose_of_two, [])
+
+
+FAMILY = (RandomChoice, RoundRobin, PowerOfTwo, LeastRequest)
