@@ -14,6 +14,8 @@ from case_router import REQUEST_KEYS, request_of, router_of
 
 from kvsim.cluster.policies.hash_trie import CHUNK_SIZE, HashTrie
 from kvsim.cluster.policies.rings import Session
+from kvsim.cluster.policies.vllm_dp import VllmDp
+from kvsim.cluster.policy import CompiledChooser
 from kvsim.cluster.router import Router, TargetFacts
 from kvsim.workload.request import Request
 
@@ -185,5 +187,18 @@ def _node(nodes: list[str], name: str) -> str | None:
 
 
 def dp_parts(case: Case) -> Iterator[Part]:
-    raise AssertionError("not yet")
-    yield
+    """Requests that reach one API server with several ranks, one after the other; none ends."""
+    check_keys(case, META | {"client_count", "client_index", "snapshot", "requests"})
+    ranks = [str(rank) for rank in range(len(case["snapshot"]))]
+    policy = VllmDp(client_count=case.get("client_count", 1), client_index=case.get("client_index", 0))
+    router = Router(policy, _facts(ranks))
+    for rank, (waiting, running, usage) in enumerate(case["snapshot"]):
+        router.snapshot(rank, 0.0, waiting, running, usage)
+    chosen = []
+    for uid in range(1, case["requests"] + 1):
+        request = request_of(f"P-{uid}:1")
+        chosen.append(router.choose(request, STEP * uid))
+        router.send(uid, request, chosen[-1], STEP * uid)
+    assert isinstance(router.chooser, CompiledChooser)
+    *_, waiting = router.chooser.arrays  # by API server and rank, as each believes
+    yield "", case.get("expect", {}), {"chosen": chosen, "waiting_after": waiting[0].tolist()}
