@@ -8,7 +8,8 @@ from typing import Any
 from kvsim.cluster.policy import Policy
 from kvsim.scenario.cluster_schema import USER_SECTION, router_section_name
 from kvsim.scenario.json_schema import json_schema
-from kvsim.scenario.router import RouterKeys, policy_types
+from kvsim.scenario.policy_section import RouterKeys
+from kvsim.scenario.router import policy_types
 from kvsim.scenario.workload import TYPES
 from kvsim.scenario.workload_schema import LENGTH_RANGES, section_name
 from kvsim.workload import lengths
@@ -145,7 +146,10 @@ def _cluster(schema: JsonSchema) -> Iterator[str]:
         yield section["description"] + "\n"
         parameters = {key: item for key, item in section["properties"].items() if key in _parameters(policy)}
         if parameters:
-            yield _table({"properties": parameters}, _COLUMNS[:2] + _COLUMNS[3:4])
+            told = any("description" in item for item in parameters.values())
+            yield _table(
+                {"properties": parameters}, ("key", "default", "range", "meaning")[: 4 if told else 3]
+            )
     yield "#### A policy of your own\n"
     yield OWN_POLICY
     yield _table({"properties": {"policy_sha256": own["properties"]["policy_sha256"]}})
