@@ -87,9 +87,10 @@ pause behind them counts from their recorded end. `t` of a session's first reque
 recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
 
 Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
-a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). Each has the
-length and ids of its whole prompt; without `hash_ids` it shares nothing. A file whose rows all have a
-`timestamp` and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). `hash_ids` are
+those of the whole prompt, and `input_length` is its length; a row without them holds what is new: its prompt
+is the one before, the answer, and `input_length` tokens of its own. A file whose rows all have a `timestamp`
+and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
 """
 
 _COLUMNS = ("key", "default", "unit", "range", "meaning")
