@@ -38,6 +38,19 @@ What no schema can say, kvsim says when it reads the file: names that the catalo
 go together.
 """
 
+CHAT = """\
+The prompts of a session; an answer stands there as far as it was given:
+
+    turn 1        system prompt | context | question 1
+    turn 2        system prompt | context | question 1 | answer 1 | question 2
+    turn 3        system prompt | context | question 1 | answer 1 | question 2 | answer 2 | question 3
+
+An output is `reasoning_len` and `output_len` tokens. Answers have the same tokens in later prompts, so the
+next turn finds the blocks of the prompt and the answer before it, but for the last token said, which never
+went through the model. A turn that the server refuses, such as one that has grown beyond `max_model_len`, ends
+its session.
+"""
+
 MIX = """\
     workload:
       type: mix
@@ -115,6 +128,8 @@ def scenario_page() -> str:
     for kind in TYPES:
         section = schema["$defs"][section_name(kind)]
         parts += [f"### type: {kind}\n", *_described(section)]
+        if kind == "chat":
+            parts.append(CHAT)
         if kind == "mix":
             weight = schema["$defs"][f"{section_name(PARTS[0])}Part"]["properties"]["weight"]
             parts += [MIX, _table({"properties": {"weight": weight}})]
