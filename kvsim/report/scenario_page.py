@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from kvsim.cluster.policy import Policy
@@ -10,9 +11,10 @@ from kvsim.scenario.cluster_schema import USER_SECTION, router_section_name
 from kvsim.scenario.json_schema import json_schema
 from kvsim.scenario.policy_section import RouterKeys
 from kvsim.scenario.router import policy_types
-from kvsim.scenario.workload import TYPES
-from kvsim.scenario.workload_schema import LENGTH_RANGES, section_name
-from kvsim.workload import lengths
+from kvsim.scenario.workload import PARTS, TYPES
+from kvsim.scenario.workload_keys import LENGTH_RANGES
+from kvsim.scenario.workload_schema import section_name
+from kvsim.workload import durations, lengths
 
 JsonSchema = dict[str, Any]
 
@@ -41,10 +43,41 @@ What no schema can say, kvsim says when it reads the file: names that the catalo
 go together.
 """
 
+CHAT = """\
+The prompts of a session; an answer stands there as far as it was given:
+
+    turn 1        system prompt | context | question 1
+    turn 2        system prompt | context | question 1 | answer 1 | question 2
+    turn 3        system prompt | context | question 1 | answer 1 | question 2 | answer 2 | question 3
+
+An output is `reasoning_len` and `output_len` tokens. Answers have the same tokens in later prompts, so the
+next turn finds the blocks of the prompt and the answer before it, but for the last token said, which never
+went through the model. A turn that the server refuses, such as one that has grown beyond `max_model_len`, ends
+its session.
+"""
+
+MIX = """\
+    workload:
+      type: mix
+      rate: 4
+      parts:
+        assistant: {type: chat, weight: 3, num_turns: 6, think_time: 10}
+        invoices: {type: image, weight: 1, image_size: [1280, 960]}
+
+Each arrival is drawn to belong to one part, by weight; names of parts stand before ids, as in
+`assistant/session-0`. A part has the keys of its type but those above, and:
+"""
+
 LENGTHS = """\
 ## Lengths
 
 A length is a number, or a distribution; `min` and `max` bound what it draws:
+"""
+
+DURATIONS = """\
+## Durations
+
+A duration is a number of seconds, or a distribution; `min` and `max` bound what it draws:
 """
 
 TRACES = """\
@@ -57,6 +90,25 @@ both). Rows are in order of time.
 Id k stands for the same tokens in every row. A prefix cache shares beginnings only, so rows with `[1, 2]` and
 `[3, 2]` share nothing, although the second ids are equal: such rows are valid. An `output_length` of 0 is
 replayed as 1, since vLLM generates at least one token. Outputs carry no ids: each has tokens of its own.
+
+## Recorded sessions
+
+A trace may record sessions, whose next request is sent when the simulated answer before has ended and the
+recorded pause is over. kvsim knows such files by their fields.
+
+Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, with `id`, `block_size`,
+`hash_id_scope` (`local`: ids are the session's own; `global`) and `requests`, each with `t` (s), `type` (`n`,
+`s`, `subagent`), `in`, `out`, `hash_ids` (one for each full block; tokens behind them are the request's own),
+`think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
+The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
+pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
+recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
+
+Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). `hash_ids` are
+those of the whole prompt, and `input_length` is its length; a row without them holds what is new: its prompt
+is the one before, the answer, and `input_length` tokens of its own. A file whose rows all have a `timestamp`
+and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
 """
 
 CLUSTER = """\
@@ -97,7 +149,10 @@ content is part of the scenario's hash. Further keys of the mapping are keyword 
 """
 
 _COLUMNS = ("key", "default", "unit", "range", "meaning")
-_REFERENCES = {"EngineSection": "see [engine](#engine)"}  # stands in two sections
+_REFERENCES = {
+    "Duration": "a [duration](#durations)",
+    "EngineSection": "see [engine](#engine)",  # stands in two sections
+}
 _BOUNDS = {
     "minimum": "from {}",
     "exclusiveMinimum": "above {}",
@@ -120,8 +175,17 @@ def scenario_page() -> str:
     for kind in TYPES:
         section = schema["$defs"][section_name(kind)]
         parts += [f"### type: {kind}\n", *_described(section)]
-    forms = re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", lengths.__doc__ or "")
-    return "\n".join([*parts, LENGTHS, forms + "\n", TRACES])
+        if kind == "chat":
+            parts.append(CHAT)
+        if kind == "mix":
+            weight = schema["$defs"][f"{section_name(PARTS[0])}Part"]["properties"]["weight"]
+            parts += [MIX, _table({"properties": {"weight": weight}})]
+    return "\n".join([*parts, LENGTHS, _forms(lengths), DURATIONS, _forms(durations), TRACES])
+
+
+def _forms(module: ModuleType) -> str:
+    """The spellings that stand indented in a module's docstring."""
+    return re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", module.__doc__ or "") + "\n"
 
 
 def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str]]:
@@ -219,7 +283,8 @@ def _range(described: JsonSchema) -> str:
         return "true, false"
     name = _definition(described)
     if name:
-        return "a [length](#lengths)" if name in LENGTH_RANGES else _REFERENCES.get(name, "see below")
+        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)") | _REFERENCES
+        return known.get(name, "see below")
     found = [words.format(_bound(described[key])) for key, words in _BOUNDS.items() if key in described]
     if found and described.get("exclusiveMinimum", 0) < 1e300:  # else: infinity
         return " ".join(found)

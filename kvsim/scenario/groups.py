@@ -16,8 +16,8 @@ from kvsim.scenario.engine import EngineSection
 from kvsim.scenario.router import RouterSection
 from kvsim.scenario.served import filled_engine
 from kvsim.scenario.spelling import unknown_name
+from kvsim.scenario.workload import image_parts
 from kvsim.workload.checks import FieldError, shown
-from kvsim.workload.image import ImageWorkload
 from kvsim.workload.image_tokens import processor_of
 
 
@@ -148,14 +148,11 @@ def _check_bytes(at: str, given: Mapping[str, Any], own: Mapping[str, Any], arou
 
 def _check_pictures(model: str, around: Surroundings) -> None:
     """Pictures are sized once for all groups."""
-    workload = around.workload
-    if isinstance(workload, ImageWorkload) and workload.image_size is not None:
-        family = processor_of(model)
-        if family not in (None, workload.processor):
-            problem = (
-                f"{model} turns pixels to tokens as {family}, but they are sized for {workload.processor}"
-            )
-            raise FieldError("model", f"{problem}; give workload.image_tokens instead of image_size")
+    family = processor_of(model)
+    for images in image_parts(around.workload).values():
+        if images.image_size is not None and family not in (None, images.processor):
+            problem = f"{model} turns pixels to tokens as {family}, but they are sized for {images.processor}"
+            raise FieldError("model", f"{problem}; give image_tokens in the workload instead of image_size")
 
 
 def _check_routers(cluster: ClusterSection, around: Surroundings) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from kvsim.scenario.cluster_schema import complete_cluster
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload_schema import JsonSchema, given, workload_definitions
+from kvsim.scenario.workload_schema import JsonSchema, counted, given, workload_definitions
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors know best
 
@@ -39,7 +39,7 @@ def json_schema() -> JsonSchema:
         "properties": properties,
         "required": [key for key in raw["required"] if key != "name"],
         "additionalProperties": False,
-        "anyOf": [given("horizon"), {"properties": {"workload": _counted()}}],
+        "anyOf": [given("horizon"), {"properties": {"workload": counted()}}],
         "$defs": definitions,
     }
     for place, section in list(_objects(schema, "#")):
@@ -47,11 +47,6 @@ def json_schema() -> JsonSchema:
         if "description" in section:  # a docstring's lines
             section["description"] = " ".join(section["description"].split())
     return schema
-
-
-def _counted() -> JsonSchema:
-    """A workload that ends by itself."""
-    return {"anyOf": [given("num_requests"), {"properties": {"type": {"const": "trace"}}}]}
 
 
 def _objects(schema: Any, place: str) -> Iterator[tuple[str, JsonSchema]]:

@@ -13,7 +13,7 @@ from kvsim.scenario.problems import Where, first_problem, locate
 from kvsim.scenario.router import RouterSection
 from kvsim.scenario.schema import Scenario, with_trace
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload import WorkloadSpec, type_name
+from kvsim.scenario.workload import WorkloadSpec, plain_section
 from kvsim.scenario.yaml_file import Lines, parse_mapping, parse_value, read_text
 from kvsim.workload.checks import FieldError, shown
 
@@ -219,7 +219,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return _plain({key: getattr(value, key) for key in value.model_fields_set})
     if isinstance(value, WorkloadSpec):
-        return {"type": type_name(value), **_plain(vars(value))}
+        return _plain(plain_section(value))
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -14,7 +14,7 @@ Where = tuple[str, ...]
 _HINTS = {
     "model": "a catalog name or Hugging Face id, such as Qwen/Qwen3-VL-2B-Instruct",
     "gpu": "a catalog name, such as rtx-4090",
-    "workload": "a section with type: shared_prefix, image or trace",
+    "workload": "a section with type: shared_prefix, image, chat, mix or trace",
     "method": "ngram or eagle",
     "num_speculative_tokens": "how many tokens are drafted each step",
     "bandwidth": "bytes per second",

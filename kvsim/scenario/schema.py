@@ -42,13 +42,21 @@ from kvsim.scenario.named import (
 )
 from kvsim.scenario.served import Served, filled_engine
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload import WorkloadSpec, type_name, workload_section
+from kvsim.scenario.workload import (
+    WorkloadSpec,
+    count_key,
+    image_parts,
+    plain_section,
+    type_name,
+    with_processor,
+    workload_section,
+)
 from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError, shown
-from kvsim.workload.image import ImageWorkload
 from kvsim.workload.image_tokens import PROCESSORS, processor_of
 from kvsim.workload.request import Workload
-from kvsim.workload.trace import TraceWorkload, fingerprint
+from kvsim.workload.trace import TraceWorkload
+from kvsim.workload.trace_lines import fingerprint
 
 if TYPE_CHECKING:
     from kvsim.results import RunResult
@@ -175,13 +183,15 @@ class Scenario(Section):
     def _check_workload(cls, value: WorkloadSpec, info: ValidationInfo) -> WorkloadSpec:
         if isinstance(value, TraceWorkload):
             return value
-        if value.num_requests is None and info.data.get("horizon") is None:
-            raise FieldError("num_requests", "missing; say how many, or give horizon in seconds")
-        if isinstance(value, ImageWorkload) and value.image_size is not None and value.processor is None:
-            family = processor_of(info.data.get("model", ""))
-            if family is None and "model" in info.data:
-                raise FieldError("image_size", _unknown_pixels(info.data["model"]))
-            return dataclasses.replace(value, processor=family)
+        count = count_key(value)
+        if getattr(value, count) is None and info.data.get("horizon") is None:
+            raise FieldError(count, "missing; say how many, or give horizon in seconds")
+        for path, images in image_parts(value).items():
+            if images.image_size is not None and images.processor is None:
+                family = processor_of(info.data.get("model", ""))
+                if family is None and "model" in info.data:
+                    raise FieldError(f"{path}image_size", _unknown_pixels(info.data["model"]))
+                value = with_processor(value, family)
         return value
 
     @field_validator("engine")
@@ -236,8 +246,8 @@ class Scenario(Section):
     @property
     def image_pixels(self) -> int | None:
         """The greatest area of a picture, if it is given (vLLM's `mm_processor_kwargs`)."""
-        pixels: int | None = getattr(self.workload, "max_pixels", None)
-        return pixels
+        limits = [images.max_pixels for images in image_parts(self.workload).values()]
+        return max((limit for limit in limits if limit is not None), default=None) if all(limits) else None
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -282,8 +292,7 @@ class Scenario(Section):
         spec: WorkloadSpec = self.workload
         if self._trace is None or not isinstance(spec, TraceWorkload):
             return spec
-        count = min(spec.num_requests or self._trace.num_rows, self._trace.num_rows)
-        return dataclasses.replace(spec, path=str(self._trace.path), num_requests=count)
+        return spec.located(str(self._trace.path), self._trace.num_rows)
 
     def resolved(self) -> dict[str, Any]:
         """Everything with all defaults, in a fixed order, of plain values; `load_scenario` reads it back."""
@@ -296,7 +305,7 @@ class Scenario(Section):
             "gpu": self.gpu,
             **self._pinned_calibration(),
             "engine": self.engine.model_dump(),
-            "workload": {"type": type_name(self.workload), **_plain(dataclasses.asdict(self.workload))},
+            "workload": _plain(plain_section(self.workload)),
             "cluster": self.cluster.resolved(),
             "horizon": self.horizon,
             "warm_up": self.warm_up,

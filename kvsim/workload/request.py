@@ -56,6 +56,11 @@ class FollowUp(Protocol):
         """
 
 
+def turn_id(session: str, number: int) -> str:
+    """The name of a session's request, counted from 1."""
+    return f"{session}-turn-{number}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One request.
@@ -299,6 +304,10 @@ class Workload(Protocol):
     @property
     def max_concurrency(self) -> int | None:
         """Requests under way at most; arrival times are then the earliest ones. None for no limit."""
+
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether some requests go out only when others have ended: sessions."""
 
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, made as they are asked for; equal seed, equal requests."""

@@ -160,7 +160,11 @@ def complain(tmp_path):
         ),
         ("4096", "-1", "line 6: engine.max_model_len: -1 is neither a whole number from 1"),
         ("4096", "long", "line 6: engine.max_model_len: 'long' is neither a whole number"),
-        ("  type: shared_prefix\n", "", "line 7: workload.type: missing; one of shared_prefix, image, trace"),
+        (
+            "  type: shared_prefix\n",
+            "",
+            "line 7: workload.type: missing; one of shared_prefix, image, chat",
+        ),
         ("shared_prefix", "shared_prefixes", "line 8: workload.type: 'shared_prefixes' is not known; one of"),
         ("  rate: 10\n", "", "line 7: workload.rate: missing; give requests per second, or inf"),
         (

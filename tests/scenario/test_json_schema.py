@@ -24,7 +24,8 @@ from kvsim.scenario.cluster_schema import router_section_name
 from kvsim.scenario.json_schema import json_schema, spellings
 from kvsim.scenario.router import policy_types
 from kvsim.scenario.workload import TYPES, workload_section
-from kvsim.scenario.workload_schema import LENGTH_RANGES, section_name
+from kvsim.scenario.workload_keys import LENGTH_RANGES
+from kvsim.scenario.workload_schema import section_name
 from kvsim.scenario.yaml_file import dump
 from kvsim.workload.checks import FieldError
 
@@ -34,6 +35,13 @@ BASE = {"name": "a", "model": "Qwen/Qwen3-VL-2B-Instruct", "gpu": "RTX 4090", "h
 WORKLOADS: dict[str, dict[str, Any]] = {
     "shared_prefix": {"type": "shared_prefix", "rate": 1, "num_requests": 4},
     "image": {"type": "image", "rate": 1, "num_requests": 4, "image_size": [64, 64]},
+    "chat": {"type": "chat", "rate": 1, "num_sessions": 4},
+    "mix": {
+        "type": "mix",
+        "rate": 1,
+        "num_arrivals": 4,
+        "parts": {"a": {"type": "chat", "weight": 3}, "b": {"type": "image", "image_tokens": 9}},
+    },
     "trace": {"type": "trace", "path": "rows.jsonl"},
 }
 SPECULATION = {"method": "eagle", "num_speculative_tokens": 2, "acceptance": 0.5}
