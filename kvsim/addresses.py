@@ -71,6 +71,9 @@ if numba_config.DISABLE_JIT:
     def words_at(address: int) -> NDArray[np.int64]:
         return _read(address, (1 << 12,), np.dtype(np.int64))
 
+    def rows_at(address: int, dtype: Any, length: int) -> NDArray[Any]:
+        return _read(int(address), (int(length),), np.dtype(dtype))
+
     def array_at(words: NDArray[np.int64], k: int, dtype: Any, ndim: int) -> NDArray[Any]:
         shape = tuple(words[WORDS * k + 1 : WORDS * k + 1 + ndim].tolist())
         return _read(int(words[WORDS * k]), shape, np.dtype(dtype))
@@ -87,6 +90,16 @@ else:
             return _filled(context, builder, array_type, args[0], [length])
 
         return array_type(types.int64), code
+
+    @intrinsic
+    def rows_at(typing_context: Any, address: Any, dtype: Any, length: Any) -> Any:
+        """`length` rows that begin at an address; `dtype` is a constant."""
+        array_type = types.Array(dtype.dtype, 1, "C")
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return _filled(context, builder, array_type, args[0], [args[2]])
+
+        return array_type(address, dtype, length), code
 
     @intrinsic(prefer_literal=True)
     def array_at(typing_context: Any, words: Any, k: Any, dtype: Any, ndim: Any) -> Any:

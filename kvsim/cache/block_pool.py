@@ -169,7 +169,7 @@ def make_pool(
     scalars["end_of_entries"] = entries
     scalars["enable_caching"] = enable_caching
     scalars["unhashed_to_front"] = rules_for(vllm_version).unhashed_blocks_freed_to_front
-    scalars["log_level"] = LOG_ON if log_capacity else LOG_OFF
+    scalars["logged_kinds"] = LOG_ON if log_capacity else LOG_OFF
     init_pool(pool)
     return pool
 

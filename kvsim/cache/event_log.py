@@ -1,13 +1,14 @@
 """The log of a pool: what happened to blocks and requests, as numbers, in order."""
 
-from kvsim.cache.state import LOG_OFF
+import numpy as np
+
 from kvsim.compiled import compiled_inline, compiled_part
 
 
 @compiled_inline
 def log(pool, kind, group_id, request, first, last, hash_lo, hash_hi):
-    """Append one record, if the log is on."""
-    if pool.scalars["log_level"][0] != LOG_OFF:
+    """Append one record, if those of its kind are logged."""
+    if (pool.scalars["logged_kinds"][0] >> kind) & np.int64(1):
         _append(pool, kind, group_id, request, first, last, hash_lo, hash_hi)
 
 

@@ -84,6 +84,7 @@ def new_requests(count: int) -> NDArray[np.void]:
         rows[link] = NONE
     for time in ("first_scheduled_time", "first_token_time", "last_token_time", "finish_time"):
         rows[time] = math.nan
+    rows["think_time"] = math.inf
     return rows
 
 

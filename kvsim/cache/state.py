@@ -25,9 +25,19 @@ RETAIN_ALL = np.int64(-2)  # every block of every group is cached (vLLM 0.16)
 RETAIN_DENSE = np.int64(-1)  # a tail before each aligned boundary (0.33 with None)
 
 # What the log records
-LOG_OFF, LOG_ON = map(np.int64, range(2))
 LOG_EVICTED, LOG_REMOVED, LOG_STORED_RUN, LOG_STORED, LOG_STORED_PARTIAL = map(np.int64, range(1, 6))
-LOG_CLEARED, LOG_LOOKUP, LOG_PREEMPTED, LOG_FINISHED = map(np.int64, range(6, 10))
+LOG_CLEARED, LOG_LOOKUP, LOG_PREEMPTED, LOG_FINISHED, LOG_FIRST_TOKEN = map(np.int64, range(6, 11))
+
+
+def log_of(*kinds: np.int64) -> int:
+    """`logged_kinds` for a log of these kinds."""
+    return sum(1 << int(kind) for kind in kinds)
+
+
+LOG_OFF = log_of()
+LOG_ON = log_of(
+    *(np.int64(kind) for kind in range(int(LOG_EVICTED), int(LOG_FIRST_TOKEN)))
+)
 
 CACHE_DTYPE = np.dtype(
     [
@@ -38,7 +48,7 @@ CACHE_DTYPE = np.dtype(
         ("spare", "i8"),  # first unused extra entry
         ("enable_caching", "i8"),
         ("unhashed_to_front", "i8"),  # freed blocks without a hash are reused first (0.33)
-        ("log_level", "i8"),
+        ("logged_kinds", "i8"),  # a bit for each kind
         ("log_len", "i8"),
         ("log_lost", "i8"),
         ("num_allocated", "i8"),
@@ -160,6 +170,7 @@ REQUEST_DTYPE = np.dtype(
         ("uid", "i8"),
         ("arrival_time", "f8"),
         ("queued_time", "f8"),  # when the engine sees it; the API server takes its time
+        ("think_time", "f8"),  # s from its end to its session's next request; inf: none follows
         ("priority", "i8"),
         ("hash_offset", "i8"),
         ("feature_offset", "i8"),

@@ -55,12 +55,15 @@ class View:
 class Chooser(ABC):
     """A policy at work in Python."""
 
+    wants_ends = False  # whether `ended` is to be called
+
     @abstractmethod
     def choose(self, request: RoutedRequest, view: View) -> int:
         """Number of the target that gets the request."""
 
     def ended(self, request_id: str, target: int, now: float) -> None:
         """A request has ended; most policies need not know (own counters stand in the view)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,11 @@ class EngineConfig:
         """Whether a hit gives up its last block, whose draft KV saw another next token."""
         return self.spec_method == "eagle" and self.num_hash_lookahead_tokens == 0
 
+    @property
+    def index_group(self) -> int:
+        """The KV cache group whose blocks a router's index follows: the first with full attention, else the first."""
+        return next((g for g, group in enumerate(self.kv_groups) if group.kind == "full"), 0)
+
     def kv_cache_config(self) -> KVCacheConfig:
         return KVCacheConfig(
             num_gpu_blocks=self.num_gpu_blocks,

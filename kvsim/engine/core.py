@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.addresses import address_of, words_of
 from kvsim.cache.block_hasher import BlockHasher, Hashes
 from kvsim.cache.events import KVCacheEvent
 from kvsim.cache.hashing import BlockContent, Feature
@@ -21,15 +22,16 @@ from kvsim.cache.state import FREE_SLOT, NONE, REASONS, REQUEST_DTYPE, RUNNING, 
 from kvsim.compiled import compiled
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.encoder_cache import init_encoder_cache
+from kvsim.engine.handle import arrays_of
 from kvsim.engine.output import abort_request, update_from_output
 from kvsim.engine.scheduler import preempt_running_requests, schedule
 from kvsim.engine.state import (
     BATCH_DTYPE,
-    CLIENT_DTYPE,
     ENCODER_ENTRY_DTYPE,
     ENGINE_DTYPE,
     FCFS,
     FEATURE_DTYPE,
+    PLACE_DTYPE,
     PRIORITY,
     SCHEDULED_DTYPE,
     SEAT_DTYPE,
@@ -231,18 +233,43 @@ class Arrivals(NamedTuple):
         hashes, features = zip(self[1:], others[1:], strict=True)
         return Arrivals(rows, np.concatenate(hashes), np.concatenate(features))
 
-    def part(self, first: int, end: int) -> "Arrivals":
-        """Some of them, number `first` to `end` - 1."""
-        rows = self.rows[first:end].copy()
-        if not len(rows):
-            return NO_ARRIVALS
-        hashes, features = int(rows["hash_offset"][0]), int(rows["feature_offset"][0])
-        rows["hash_offset"] -= hashes
-        rows["feature_offset"] -= features
-        return Arrivals(rows, self.hashes[hashes:], self.features[features:])
+    def take(self, picked: NDArray[np.int64]) -> "Arrivals":
+        """Those at these places, in ascending order, with what belongs to them."""
+        rows = self.rows[picked]
+        hashes, rows["hash_offset"] = _ranges(self.hashes, rows["hash_offset"], rows["num_hashes"])
+        counts = rows["num_features"] + rows["accept_len"]
+        features, rows["feature_offset"] = _ranges(self.features, rows["feature_offset"], counts)
+        return Arrivals(rows, hashes, features)
+
+
+def _ranges(
+    array: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Ranges of an array one after the other, and where each then begins."""
+    new_starts = np.cumsum(lengths) - lengths
+    return array[np.repeat(starts - new_starts, lengths) + np.arange(lengths.sum())], new_starts
 
 
 NO_ARRIVALS = Arrivals(new_requests(0), np.zeros((0, 2), np.uint64), np.zeros(0, FEATURE_DTYPE))
+
+
+class Window:
+    """Arrivals at hand, where compiled code finds them.
+
+    words: of their arrays (`kvsim.engine.handle.window_at`), always in the same place.
+    """
+
+    def __init__(self, arrivals: Arrivals = NO_ARRIVALS) -> None:
+        self.arrivals = arrivals
+        self.words = words_of(arrivals)
+
+    def set(self, arrivals: Arrivals) -> None:
+        self.arrivals = arrivals
+        words_of(arrivals, self.words)
+
+    @property
+    def address(self) -> int:
+        return address_of(self.words)
 
 
 class Scheduler:
@@ -255,8 +282,6 @@ class Scheduler:
         self.config = config
         self.kv_cache_manager = KVCacheManager(config.kv_cache_config(), config.prefix_caching_hash_algo)
         self.state = _make_state(config, self.kv_cache_manager.state)
-        self.client = np.zeros(1, CLIENT_DTYPE)  # no limit, see `limit_client`
-        self.client["deadline"] = math.inf
 
     @property
     def kv(self) -> KVState:
@@ -319,15 +344,15 @@ class Scheduler:
         row["skip_reading_prefix_cache"] = skip_reading_prefix_cache
         row["num_features"], row["accept_len"] = len(content.features), len(accept)
         features = _feature_rows([(content.features, accept)])
-        self._make_room(row)
+        self.make_room(row)
         slot = int(_add_request(self.state, row, 0, block_hashes, features))
         self.kv_cache_manager.remember(request_id, slot, content, block_hashes, tokens)
 
-    def prepare(self, requests: RequestsLike, uids: NDArray[np.int64], *, limited: bool = False) -> Arrivals:
+    def prepare(self, requests: RequestsLike) -> Arrivals:
         """Hash and lay out many requests at once, for `EngineCore.advance`. They have numbers, no names.
 
-        uids: a number above 0 for each, ascending, and never used before in this engine. limited: a client
-        with limited concurrency sends them, so their arrival times are the earliest ones.
+        Whoever sends them gives them their `uid` (above 0, ascending, never used before in this engine) and
+        `arrival_time`, and adds that to `queued_time`, which so far is what the API server takes, in seconds.
         """
         plain = requests.features is None and requests.loras is None and requests.cache_salts is None
         contents = None if plain else [content_of(request) for request in requests]
@@ -336,9 +361,9 @@ class Scheduler:
         hashes, counts, fine = self.kv_cache_manager.hash_contents(
             requests.segments, requests.bounds, sizes, contents
         )
-        rows = new_requests(len(uids))
-        rows["uid"], rows["arrival_time"] = uids, requests.arrival_times
-        rows["queued_time"] = self._queued_times(requests, limited)
+        rows = new_requests(len(sizes))
+        rows["arrival_time"] = requests.arrival_times
+        rows["queued_time"] = self.frontend_seconds(requests.num_prompt_tokens)
         rows["priority"] = requests.priorities
         rows["num_prompt_tokens"] = rows["num_tokens"] = requests.num_prompt_tokens
         rows["max_tokens"] = requests.max_tokens
@@ -354,21 +379,11 @@ class Scheduler:
         rows["feature_offset"] = np.cumsum(rows["num_features"]) - rows["num_features"]
         return Arrivals(rows, hashes, _feature_rows([(content.features, ()) for content in contents]))
 
-    def _queued_times(self, requests: RequestsLike, limited: bool) -> NDArray[np.float64]:
-        """When the engine sees the requests, in order; of those not yet sent, the API server's seconds."""
-        delays = self.frontend_seconds(requests.num_prompt_tokens)
-        if limited or not len(delays):
-            return delays
-        latest = self.client["last_queued"][0]
-        times = np.maximum.accumulate(np.maximum(requests.arrival_times + delays, latest))
-        self.client["last_queued"] = times[-1]
-        return times
-
     def frontend_seconds(self, num_prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the API server takes for each request; none in front of a bare scheduler."""
         return np.zeros(len(num_prompt_tokens))
 
-    def _make_room(self, rows: NDArray[np.void]) -> None:
+    def make_room(self, rows: NDArray[np.void]) -> None:
         """See to it that the first of these arrivals can enter, if not all."""
         self.kv_cache_manager.make_room(rows)
         self.state = self.state._replace(kv=self.kv_cache_manager.state)
@@ -543,11 +558,14 @@ class EngineCore(Scheduler):
         super().__init__(config)
         self._cost = np.zeros(1, COST_DTYPE) if cost is None else cost.parameters
         self._frontend = None if cost is None else cost.frontend_seconds
+        self.words = words_of(arrays_of(self.state, self._cost))  # always in the same place
+        self.place = np.zeros(1, PLACE_DTYPE)
+        self.place["next_row"] = self.place["last_row"] = NONE
+        self._window = Window()  # of arrivals that nobody else deals out
 
-    def limit_client(self, max_concurrency: int, deadline: float) -> None:
-        """At most so many requests under way (0: no limit); nothing arrives from `deadline` (seconds) on."""
-        self.client["max_concurrency"] = self.client["num_open"] = max_concurrency
-        self.client["deadline"] = deadline
+    def make_room(self, rows: NDArray[np.void]) -> None:
+        super().make_room(rows)
+        words_of(arrays_of(self.state, self._cost), self.words)
 
     def frontend_seconds(self, num_prompt_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         if self._frontend is None:
@@ -556,39 +574,33 @@ class EngineCore(Scheduler):
 
     def step(self, now: float) -> float:
         """One iteration of the engine loop begun at `now`; when the next may begin, or IDLE (inf)."""
-        now, _, why = self.advance(now, math.inf, most_steps=1)
-        return IDLE if why == WAITING_FOR_REQUESTS else now
+        self.place["now"] = now
+        why = self.advance(math.inf, most_steps=1)
+        return IDLE if why == WAITING_FOR_REQUESTS else float(self.place["now"][0])
 
-    def advance(
-        self,
-        now: float,
-        until: float,
-        arrivals: Arrivals = NO_ARRIVALS,
-        first: int = 0,
-        most_steps: int = MOST_STEPS,
-    ) -> tuple[float, int, int]:
-        """Iterate from `now` until `until`, letting in the arrivals number `first` and on at their times.
+    def expect(self, arrivals: Arrivals) -> None:
+        """Requests with their times, of which the last ones are still to come: the inbox for `advance`."""
+        rows = arrivals.rows
+        rows["next_waiting"] = np.arange(1, len(rows) + 1)
+        rows["next_waiting"][-1:] = NONE
+        self._window.set(arrivals)
+        self.place["next_row"] = 0 if len(rows) else NONE
+        self.place["last_row"] = len(rows) - 1
 
-        No other event may reach the engine before `until` (seconds); it iterates beyond until all arrivals
-        are in, or have been sent by a client with limited concurrency. Returns the time reached, the number
-        of the next arrival to come, and why: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED after
-        `most_steps` iterations, or earlier for ended requests, steps or the log to be taken.
+    def advance(self, until: float, most_steps: int = MOST_STEPS, window: Window | None = None) -> int:
+        """Iterate from `place["now"]` until `until` (seconds), letting in the requests of the inbox.
+
+        No other event may reach the engine before `until`. window: where the rows of the inbox are, if not
+        `expect` has put them there. Returns why it came back: REACHED, WAITING_FOR_REQUESTS (idle), or PAUSED
+        after `most_steps` iterations, or earlier for ended requests, steps or the log to be taken.
         """
+        window = window or self._window
         while True:
-            now, first, why = advance(
-                self.state,
-                self._cost,
-                self.client,
-                now,
-                until,
-                most_steps,
-                arrivals.rows,
-                first,
-                *arrivals[1:],
-            )
+            address, place = address_of(self.words), address_of(self.place)
+            why = int(advance(address, place, window.address, until, most_steps))
             if why != NO_ROOM:
-                return now, first, why
-            self._make_room(arrivals.rows[first:])
+                return why
+            self.make_room(window.arrivals.rows[self.place["next_row"][0] :])
 
     def launch(self, now: float) -> tuple[int, bool]:
         """First half of `step`, for those who want to see a batch before its output is processed.

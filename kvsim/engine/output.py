@@ -17,6 +17,7 @@ from kvsim.cache.state import (
     FINISHED_STOPPED,
     FREE_SLOT,
     LOG_FINISHED,
+    LOG_FIRST_TOKEN,
     NO_HASH,
     NONE,
     RUNNING,
@@ -110,6 +111,7 @@ def _append_tokens(eng, r, num_sampled, now):
         num_outputs = q["num_tokens"][r] - q["num_prompt_tokens"][r]
         if num_outputs == 1:
             q["first_token_time"][r] = now
+            log(eng.kv.pool, LOG_FIRST_TOKEN, ZERO, q["uid"][r], r, ZERO, NO_HASH, NO_HASH)
         q["last_token_time"][r] = now
         if num_outputs == q["stop_at"][r]:
             return i + 1, FINISHED_STOPPED

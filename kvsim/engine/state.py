@@ -161,14 +161,14 @@ ENCODER_ENTRY_DTYPE = np.dtype(
 )
 
 
-# Who sends requests, and how many it has under way; `EngineCore.limit_client` sets the limit.
-CLIENT_DTYPE = np.dtype(
+# Where an engine stands in simulated time, and what is on its way to it
+PLACE_DTYPE = np.dtype(
     [
-        ("max_concurrency", "i8"),  # requests under way at most; 0: no limit, all go out at their times
-        ("num_open", "i8"),  # further ones that may go out during the step under way
-        ("num_sent", "i8"),  # of the arrivals at hand
-        ("last_queued", "f8"),  # seconds
-        ("deadline", "f8"),  # seconds; nothing reaches the engine from here on
+        ("now", "f8"),  # when its next iteration begins, seconds
+        ("next_row", "i8"),  # its inbox: rows of a window, linked by `next_waiting` in order of `queued_time`
+        ("last_row", "i8"),
+        ("last_queued", "f8"),  # when it sees the latest of them, seconds
+        ("num_collected", "i8"),  # iterations that processed a step's output
     ]
 )
 

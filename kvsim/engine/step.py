@@ -7,14 +7,16 @@ import math
 
 import numpy as np
 
+from kvsim.addresses import rows_at
 from kvsim.cache.kv_cache_manager import usage
 from kvsim.cache.request_table import enter_request, release_request
 from kvsim.cache.state import NONE
-from kvsim.compiled import compiled, compiled_inline, compiled_once, compiled_part
+from kvsim.compiled import compiled, compiled_entry, compiled_inline, compiled_once, compiled_part
+from kvsim.engine.handle import cost_at, engine_at, window_at
 from kvsim.engine.output import update_from_output
 from kvsim.engine.queues import add_waiting
 from kvsim.engine.scheduler import has_requests, schedule
-from kvsim.engine.state import NEW, RESUMED
+from kvsim.engine.state import NEW, PLACE_DTYPE, RESUMED
 from kvsim.gpu.cost import step_time
 
 IDLE = math.inf  # nothing can happen before an event from outside
@@ -173,7 +175,7 @@ def step(eng, cost, now):
 # ---------------------------------------------------------------- stretches
 
 # Why `advance` came back
-REACHED, WAITING_FOR_REQUESTS, NO_ROOM, PAUSED = range(4)
+REACHED, WAITING_FOR_REQUESTS, NO_ROOM, PAUSED = map(np.int64, range(4))
 
 MOST_ENDED = 4096  # ended requests that keep their slots until they are collected
 
@@ -211,84 +213,42 @@ def _must_be_read(eng):
     )
 
 
-@compiled_inline
-def _num_under_way(eng, client, entered):
-    """Requests that a client with limited concurrency has sent and that have not ended."""
-    s = eng.scalars
-    return s["num_running"][0] + s["num_waiting"][0] + client["num_sent"][0] - entered
+@compiled_entry
+def advance(engine, place, window, until, most_steps):
+    """Iterate up to `until`, letting in the requests of the inbox when the engine sees them.
 
-
-@compiled_part
-def send(eng, client, now, new, entered):
-    """A client with limited concurrency sends what it may by `now`; `entered` have reached the engine.
-
-    A request goes out at its own time if a place was open while the latest step ran, else at the end of the
-    step, which is `now`, if that freed one. Its arrival_time becomes the time at which it goes out, its
-    queued_time, so far what the API server takes for it (seconds), the time at which the engine sees it.
+    The three are addresses: of the engine's words, its place (PLACE_DTYPE) and the words of the window
+    (`kvsim.engine.handle`) in which the rows of the inbox are. Returns why it came back: REACHED `until`, or
+    idle and WAITING_FOR_REQUESTS, or PAUSED after `most_steps` iterations or for its records to be read, or
+    NO_ROOM for the next request. An arrival comes before an iteration that begins at the same instant;
+    nothing enters at `until` or later.
     """
-    end, under_way = len(new), _num_under_way(eng, client, entered)
-    while client["num_sent"][0] < end:
-        i = client["num_sent"][0]
-        time = new["arrival_time"][i]
-        if time > now or under_way >= client["max_concurrency"][0]:
-            break
-        if client["num_open"][0] > 0:
-            client["num_open"][0] -= 1
-        else:
-            time = now
-        if time >= client["deadline"][0]:
-            break
-        new["arrival_time"][i] = time
-        new["queued_time"][i] = max(time + new["queued_time"][i], client["last_queued"][0])
-        client["last_queued"][0] = new["queued_time"][i]
-        client["num_sent"][0] += 1
-        under_way += 1
-
-
-@compiled_inline
-def _next_arrival(client, new, i):
-    """When the next request can reach an idle engine: sent already, or still to be sent."""
-    if client["max_concurrency"][0] == 0 or i < client["num_sent"][0]:
-        return new["queued_time"][i]
-    return new["arrival_time"][i]
-
-
-@compiled
-def advance(eng, cost, client, now, until, most_steps, new, first, hashes, features):
-    """Iterate from `now` until `until`, letting in the requests new[first:] when they arrive.
-
-    client: CLIENT_DTYPE (1,). No other event may reach the engine before `until`. Returns (time, index of
-    the next request to come, why it came back): REACHED `until` and all of `new` are in (with a limit to
-    concurrency: have been sent), or the client's deadline, or idle and WAITING_FOR_REQUESTS, or PAUSED after
-    `most_steps` iterations or for its records to be read, or NO_ROOM for the next request.
-    An arrival comes before an iteration that begins at the same instant.
-    """
-    i, end = first, len(new)
-    limited, deadline = client["max_concurrency"][0] > 0, client["deadline"][0]
-    steps = 0
+    eng, cost = engine_at(engine), cost_at(engine)
+    at = rows_at(place, PLACE_DTYPE, 1)
+    new, hashes, features = window_at(window)
+    steps = np.int64(0)
     while True:
-        if limited:
-            send(eng, client, now, new, i)
-        sent = client["num_sent"][0] if limited else end
-        while i < sent and new["queued_time"][i] <= now and new["queued_time"][i] < deadline:
+        now, i = at["now"][0], at["next_row"][0]
+        while i != NONE and new["queued_time"][i] <= now and new["queued_time"][i] < until:
+            following_row = new["next_waiting"][i]
             if add_request(eng, new, i, hashes, features) == NONE:
-                return now, i, NO_ROOM
-            i += 1
-        if now >= deadline or (now >= until and (sent if limited else i) == end):
-            return now, i, REACHED
+                return NO_ROOM
+            at["next_row"][0] = i = following_row
+        if now >= until:
+            return REACHED
         if steps == most_steps or (steps > 0 and _must_be_read(eng)):
-            return now, i, PAUSED
+            return PAUSED
         following = IDLE
-        if limited:
-            client["num_open"][0] = client["max_concurrency"][0] - _num_under_way(eng, client, i)
         if has_requests(eng) or eng.scalars["num_batches"][0] > 0:
             following = step(eng, cost, now)
             steps += 1
         if following == IDLE:
-            if i == end:
-                return now, i, WAITING_FOR_REQUESTS
-            following = max(now, _next_arrival(client, new, i))
-        now = following
+            if i == NONE:
+                return WAITING_FOR_REQUESTS
+            following = max(now, new["queued_time"][i])
+        elif following > now:
+            at["num_collected"][0] += 1
+        at["now"][0] = following
 
 
 @compiled

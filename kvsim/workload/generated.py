@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,27 +66,12 @@ class GeneratedWorkload(ABC):
     priority: LengthSpec = 0
 
     def __post_init__(self) -> None:
-        number("rate", self.rate, 0.0, MAX_RATE, infinite=True)
-        if self.num_requests is not None:
-            whole("num_requests", self.num_requests, 1, MAX_REQUESTS)
-        elif np.isinf(self.rate) and self.max_concurrency is None:
-            raise FieldError("num_requests", "missing; rate inf sends all requests at once, so say how many")
-        if self.max_concurrency is not None:
-            whole("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
-        one_of("arrival", self.arrival, PROCESSES)
-        number("burstiness", self.burstiness, 0.0, 1e6)
+        check_pace(self, "num_requests", "requests")
+        check_tags(self)
         self._output_length()
-        if self.max_tokens is not None:
-            whole("max_tokens", self.max_tokens, 1)
-        whole("num_tenants", self.num_tenants, 0, MAX_CHOICES)
-        whole("num_loras", self.num_loras, 0, MAX_CHOICES)
-        self._priority()
 
     def _output_length(self) -> Length:
         return length("output_len", self.output_len, low=1)
-
-    def _priority(self) -> Length:
-        return length("priority", self.priority, low=-(2**31), high=2**31 - 1)
 
     @abstractmethod
     def prompt_source(self, seed: int) -> PromptSource:
@@ -99,10 +84,10 @@ class GeneratedWorkload(ABC):
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, named req-0, req-1, ...; equal seed, equal requests."""
         arrivals = ArrivalTimes(generator(seed, "arrivals"), self.rate, self.arrival, self.burstiness)
-        prompts, outputs, tags = self.prompt_source(seed), _Outputs(self, seed), _Tags(self, seed)
+        prompts, outputs, tags = self.prompt_source(seed), _Outputs(self, seed), Tags(self, seed)
         for first, count in blocks(self.num_requests):
             prompt, (output, limits) = prompts.draw(first, count), outputs.draw(first, count)
-            content, bounds = _with_outputs(prompt, output)
+            content, bounds = with_outputs(prompt.segments, prompt.bounds, output)
             yield RequestBlock(
                 [f"req-{i}" for i in range(first, first + count)],
                 arrivals.draw(count),
@@ -117,14 +102,16 @@ class GeneratedWorkload(ABC):
             )
 
 
-def _with_outputs(prompts: Prompts, outputs: Segments) -> tuple[Segments, NDArray[np.int64]]:
+def with_outputs(
+    prompts: Segments, bounds: NDArray[np.int64], outputs: Segments
+) -> tuple[Segments, NDArray[np.int64]]:
     """Each prompt's segments, then the one of its output; bounds of the whole."""
     count = len(outputs)
-    bounds = prompts.bounds + np.arange(count + 1)
+    before = np.repeat(np.arange(count), np.diff(bounds))
+    bounds = bounds + np.arange(count + 1)
     content = np.empty((int(bounds[-1]), 3), np.uint64)
     content[bounds[1:] - 1] = outputs
-    before = np.repeat(np.arange(count), np.diff(prompts.bounds))
-    content[np.arange(len(prompts.segments)) + before] = prompts.segments
+    content[np.arange(len(prompts)) + before] = prompts
     return content, bounds
 
 
@@ -144,13 +131,66 @@ class _Outputs:
         return contents, limits
 
 
-class _Tags:
+class Pace(Protocol):
+    """When requests, or sessions, arrive."""
+
+    @property
+    def rate(self) -> float: ...
+    @property
+    def max_concurrency(self) -> int | None: ...
+    @property
+    def arrival(self) -> str: ...
+    @property
+    def burstiness(self) -> float: ...
+
+
+def check_pace(spec: Pace, count_field: str, things: str) -> None:
+    """Raises FieldError; `count_field` says how many `things` there are, None for no limit."""
+    number("rate", spec.rate, 0.0, MAX_RATE, infinite=True)
+    count = getattr(spec, count_field)
+    if count is not None:
+        whole(count_field, count, 1, MAX_REQUESTS)
+    elif np.isinf(spec.rate) and spec.max_concurrency is None:
+        raise FieldError(count_field, f"missing; rate inf sends all {things} at once, so say how many")
+    if spec.max_concurrency is not None:
+        whole("max_concurrency", spec.max_concurrency, 1, MAX_CONCURRENCY)
+    one_of("arrival", spec.arrival, PROCESSES)
+    number("burstiness", spec.burstiness, 0.0, 1e6)
+
+
+class Tagged(Protocol):
+    """What requests, or sessions, carry beside their tokens."""
+
+    @property
+    def max_tokens(self) -> int | None: ...
+    @property
+    def num_tenants(self) -> int: ...
+    @property
+    def num_loras(self) -> int: ...
+    @property
+    def priority(self) -> LengthSpec: ...
+
+
+def check_tags(spec: Tagged) -> None:
+    """Raises FieldError."""
+    if spec.max_tokens is not None:
+        whole("max_tokens", spec.max_tokens, 1)
+    whole("num_tenants", spec.num_tenants, 0, MAX_CHOICES)
+    whole("num_loras", spec.num_loras, 0, MAX_CHOICES)
+    _priority(spec)
+
+
+def _priority(spec: Tagged) -> Length:
+    return length("priority", spec.priority, low=-(2**31), high=2**31 - 1)
+
+
+class Tags:
     """Cache salt, LoRA adapter and priority."""
 
-    def __init__(self, spec: GeneratedWorkload, seed: int) -> None:
+    def __init__(self, spec: Tagged, seed: int) -> None:
         self._tenants = Popularity(generator(seed, "tenant"), spec.num_tenants) if spec.num_tenants else None
         self._loras = Popularity(generator(seed, "lora"), spec.num_loras) if spec.num_loras else None
-        self._priority, self._rng = spec._priority(), generator(seed, "priority")
+        self._priority, self._rng = _priority(spec), generator(seed, "priority")
 
     def priorities(self, count: int) -> NDArray[np.int64]:
         return self._priority.draw(self._rng, count)

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, one_of, shown, whole
 
 LengthSpec = int | Mapping[str, Any]
+Parameters = Mapping[str, tuple[set[str], set[str]]]
 Draw = Callable[[np.random.Generator, int], NDArray[Any]]
 
-_PARAMETERS = {  # name -> (needed, further)
+_PARAMETERS: Parameters = {  # name -> (needed, further)
     "constant": ({"value"}, set()),
     "uniform": ({"min", "max"}, set()),
     "lognormal": (set(), {"average", "median_ratio", "mean", "sigma"}),
@@ -63,7 +64,7 @@ def length(field: str, spec: Any, low: int = 0, high: int = MAX_TOKENS) -> Lengt
         value = whole(field, spec, low, high)
         return Length(value, value)
     kind = one_of(f"{field}.distribution", spec.get("distribution"), tuple(_PARAMETERS))
-    _check_keys(field, spec, kind)
+    check_keys(field, spec, kind, _PARAMETERS)
     least = whole(f"{field}.min", spec.get("min", low), low, high)
     most = whole(f"{field}.max", spec.get("max", high), low, high)
     if least > most:
@@ -76,8 +77,9 @@ def length(field: str, spec: Any, low: int = 0, high: int = MAX_TOKENS) -> Lengt
     return Length(least, most, _sampler(field, spec, kind, least, most))
 
 
-def _check_keys(field: str, spec: Mapping[str, Any], kind: str) -> None:
-    needed, further = _PARAMETERS[kind]
+def check_keys(field: str, spec: Mapping[str, Any], kind: str, parameters: Parameters) -> None:
+    """Raises FieldError for a key that the distribution does not take, or needs and lacks."""
+    needed, further = parameters[kind]
     known = needed | further | {"distribution", "min", "max"}
     for key in spec:
         if key not in known:
@@ -93,7 +95,7 @@ def _sampler(field: str, spec: Mapping[str, Any], kind: str, least: int, most: i
     if kind == "uniform":
         return lambda rng, count: rng.integers(least, most, count, endpoint=True)
     if kind == "lognormal":
-        mean, sigma = _lognormal(field, spec)
+        mean, sigma = lognormal(field, spec)
         return lambda rng, count: np.exp(mean + sigma * rng.standard_normal(count))
     if kind == "normal":
         mean, std = parameter("mean", -_LARGEST), parameter("std")
@@ -105,8 +107,8 @@ def _sampler(field: str, spec: Mapping[str, Any], kind: str, least: int, most: i
     return lambda rng, count: rng.zipf(exponent, count)
 
 
-def _lognormal(field: str, spec: Mapping[str, Any]) -> tuple[float, float]:
-    """Mean and sigma of the logarithm."""
+def lognormal(field: str, spec: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean and sigma of the logarithm; raises FieldError."""
     if "average" in spec:
         if "mean" in spec or "sigma" in spec:
             raise FieldError(field, "give average (and median_ratio) or mean and sigma, not both")

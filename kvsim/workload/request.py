@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,25 @@ class LoRA:
     path: str
 
 
+class FollowUp(Protocol):
+    """The rest of a session: what its client does once a request has finished.
+
+    It holds no clock and changes nothing, so asking twice gives the same request. A request that was
+    refused or aborted ends its session: nobody asks.
+    """
+
+    @property
+    def think_time(self) -> float:
+        """Seconds from the end of this request to the moment when the next one is sent."""
+
+    def next_request(self, arrival_time: float, num_output_tokens: int) -> "Request":
+        """The next request of the session, sent at `arrival_time`; its own follow-up leads on.
+
+        num_output_tokens: how many tokens the server gave, which may be fewer than the model would have
+        said (the context's end, the client's limit).
+        """
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One request.
@@ -44,6 +63,7 @@ class Request:
     `prompt` and `output` are segments, shape (k, 3), uint64. `output` is what the model
     will say and ends where it will stop; schedulers and routers must not look at its
     length. `arrival_time` is in seconds, `max_tokens` the client's limit on new tokens.
+    `session` names the conversation; `follow_up` is what comes after this request, None for nothing.
     """
 
     request_id: str
@@ -56,6 +76,7 @@ class Request:
     lora: LoRA | None = None
     priority: int = 0
     session: str | None = None
+    follow_up: FollowUp | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -88,6 +109,7 @@ class RequestBlock:
     cache_salts: list[str | None] | None = None
     loras: list[LoRA | None] | None = None
     sessions: list[str | None] | None = None
+    follow_ups: list[FollowUp | None] | None = None
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> "RequestBlock":
@@ -107,6 +129,27 @@ class RequestBlock:
             ends[1::2],
             np.array([request.max_tokens for request in requests], np.int64),
             np.array([request.priority for request in requests], np.int64),
+            **columns,
+        )
+
+    @classmethod
+    def joined(cls, blocks: Sequence["RequestBlock"]) -> "RequestBlock":
+        """At least one block, one behind the other; the caller sees to the order of times."""
+        firsts = np.cumsum([0, *(len(block.segments) for block in blocks)])
+        columns = {
+            column: [item for block in blocks for item in _filled(block, column, empty)]
+            for column, empty in _EMPTY.items()
+            if any(getattr(block, column) is not None for block in blocks)
+        }
+        starts = [block.bounds[:-1] + first for block, first in zip(blocks, firsts, strict=False)]
+        return cls(
+            [name for block in blocks for name in block.request_ids],
+            np.concatenate([block.arrival_times for block in blocks]),
+            np.concatenate([block.segments for block in blocks]),
+            np.concatenate([*starts, firsts[-1:]]),
+            np.concatenate([block.prompt_ends + first for block, first in zip(blocks, firsts, strict=False)]),
+            np.concatenate([block.max_tokens for block in blocks]),
+            np.concatenate([block.priorities for block in blocks]),
             **columns,
         )
 
@@ -185,6 +228,7 @@ class RequestBlock:
             self.loras[i] if self.loras else None,
             int(self.priorities[i]),
             self.sessions[i] if self.sessions else None,
+            self.follow_ups[i] if self.follow_ups else None,
         )
 
     @cached_property
@@ -218,7 +262,19 @@ class RequestBlock:
 
 
 # Columns that may be missing, and the field of a request that each stands for.
-_OPTIONAL = {"features": "features", "cache_salts": "cache_salt", "loras": "lora", "sessions": "session"}
+_OPTIONAL = {
+    "features": "features",
+    "cache_salts": "cache_salt",
+    "loras": "lora",
+    "sessions": "session",
+    "follow_ups": "follow_up",
+}
+_EMPTY: dict[str, Any] = {column: () if column == "features" else None for column in _OPTIONAL}
+
+
+def _filled(block: RequestBlock, column: str, empty: Any) -> list[Any]:
+    items: list[Any] | None = getattr(block, column)
+    return [empty] * len(block) if items is None else items
 
 
 def requests_of(blocks: Iterable[RequestBlock]) -> Iterator[Request]:

@@ -1,6 +1,6 @@
 """Named random streams: a further draw in one part leaves every other part as it was."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,16 @@ def token_streams(base: int, first: int, count: int) -> NDArray[np.uint64]:
 
     Distinct within a family (splitmix64's finaliser is a bijection), never the placeholder's 0.
     """
-    start = np.uint64((base + first * _GOLDEN) & _MASK)
-    key = start + np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return _mixed(np.uint64((base + first * _GOLDEN) & _MASK), np.arange(count, dtype=np.uint64))
+
+
+def token_streams_at(base: int, numbers: Sequence[int]) -> NDArray[np.uint64]:
+    """Keys of the token streams with these numbers (from 0, below 2^64) of a family, shape (numbers,)."""
+    return _mixed(np.uint64(base), np.array(numbers, np.uint64))
+
+
+def _mixed(start: np.uint64, steps: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    key = start + steps * np.uint64(_GOLDEN)
     key = (key ^ (key >> np.uint64(30))) * np.uint64(_MIX1)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(_MIX2)
     key ^= key >> np.uint64(31)

@@ -1,0 +1,420 @@
+"""A cluster in compiled code: engines run up to each arrival, the router chooses, the request sets out.
+
+Everything in order of time, and everything that could disturb an engine known beforehand: so an engine runs
+ahead until the next request can reach it. With requests that depend on the end of others (follow-ups, a
+client with limited concurrency), engines take their steps in the common order of time instead.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.addresses import array_at, call_choice, call_stretch, rows_at, words_at
+from kvsim.cache.state import NONE
+from kvsim.cluster.booking import overlaps, room_to_send, send
+from kvsim.cluster.notes import MEMBER_DTYPE, NOTE_DTYPE, deliver, deliver_late, publish, scrape
+from kvsim.cluster.state import ASK, NO_ROOM, router_at
+from kvsim.compiled import compiled_entry, compiled_inline, compiled_once, compiled_part
+from kvsim.engine.handle import engine_at, window_at
+from kvsim.engine.state import PLACE_DTYPE
+
+# Why `serve` came back
+DONE = np.int64(0)  # nothing is left to do before the horizon
+MORE = np.int64(1)  # it must know what arrives next
+CHOOSE = np.int64(2)  # a policy in Python decides for the request at `position`
+FOLLOW_UPS = np.int64(3)  # the next turns of `ends` are due
+FULL_ENGINE = np.int64(4)  # engine `member` needs room for the next request of its inbox
+FULL_ROUTER = np.int64(5)  # the router of `full_router` needs larger arrays
+FULL_NOTES = np.int64(6)  # `notes` or `ends` are full
+COLLECT = np.int64(7)  # engine `member` has records to be read
+PAUSE = np.int64(8)  # `steps_left` are used up
+
+CLUSTER_DTYPE = np.dtype(
+    [
+        ("router", "i8"),  # addresses: of its words, and of its choice (0: a policy in Python)
+        ("choice", "i8"),
+        ("advance", "i8"),  # of `kvsim.engine.step.advance`
+        ("deals", "i8"),  # the window is dealt out before engines run
+        ("in_order", "i8"),  # what ends decides what arrives
+        ("position", "i8"),  # in `order`, of the next request
+        ("num_ordered", "i8"),
+        ("known_until", "f8"),  # no further request arrives before, seconds
+        ("horizon", "f8"),
+        ("next_uid", "i8"),
+        ("latest_time", "f8"),  # when the latest request set out
+        ("max_concurrency", "i8"),  # 0: no limit
+        ("in_flight", "i8"),
+        ("freed_time", "f8"),  # when the latest of them ended
+        ("decided", "i8"),  # target that Python chose for the next request, or NONE
+        ("member", "i8"),
+        ("full_router", "i8"),
+        ("scrape_interval", "f8"),  # s; 0: at each choice; inf: never
+        ("scraped_time", "f8"),
+        ("rank_interval", "f8"),  # the same for the routers inside of replicas
+        ("rank_scraped_time", "f8"),
+        ("wants_ends", "i8"),
+        ("num_ends", "i8"),
+        ("follow_up_due", "f8"),
+        ("first_spare_note", "i8"),
+        ("end_of_notes", "i8"),
+        ("event_delay", "f8"),
+        ("event_loss", "f8"),
+        ("loss_stream", "u8"),
+        ("steps_left", "i8"),  # until it comes back to say how far it is
+        ("most_ended", "i8"),  # requests of an engine that wait to be collected
+        ("reads_log", "i8"),  # whether anybody needs ends, first tokens or KV events
+        ("logs_are_recorded", "i8"),  # somebody else reads the engines' logs and empties them
+    ]
+)
+
+# A request of the window
+ARRIVAL_DTYPE = np.dtype(
+    [
+        ("time", "f8"),  # when it would set out, seconds
+        ("is_refused", "i8"),  # no engine takes it
+        ("uid", "i8"),  # given when it sets out
+        ("sent_time", "f8"),
+        ("member", "i8"),  # the engine that got it, or NONE
+    ]
+)
+
+# Where the requests for a target go
+ROUTE_DTYPE = np.dtype([("first_member", "i8"), ("num_members", "i8"), ("router", "i8"), ("choice", "i8")])
+
+# A request that has ended
+END_DTYPE = np.dtype(
+    [
+        ("uid", "i8"),
+        ("time", "f8"),
+        ("target", "i8"),
+        ("num_output_tokens", "i8"),
+        ("think_time", "f8"),  # s until its session's next request sets out; inf: none follows
+    ]
+)
+
+
+class ClusterState(NamedTuple):
+    """scalars (1,); members: engines; routes: by target; arrivals: requests of the window; order: their numbers
+    by time; refusals (windows, n): whether engines with that window refuse it; ends; notes: KV events under way."""
+
+    scalars: NDArray[np.void]
+    members: NDArray[np.void]
+    routes: NDArray[np.void]
+    arrivals: NDArray[np.void]
+    order: NDArray[np.int64]
+    refusals: NDArray[np.uint8]
+    ends: NDArray[np.void]
+    notes: NDArray[np.void]
+
+
+@compiled_once
+def cluster_at(address):
+    words = words_at(address)
+    return ClusterState(
+        array_at(words, 0, CLUSTER_DTYPE, 1),
+        array_at(words, 1, MEMBER_DTYPE, 1),
+        array_at(words, 2, ROUTE_DTYPE, 1),
+        array_at(words, 3, ARRIVAL_DTYPE, 1),
+        array_at(words, 4, np.int64, 1),
+        array_at(words, 5, np.uint8, 2),
+        array_at(words, 6, END_DTYPE, 1),
+        array_at(words, 7, NOTE_DTYPE, 1),
+    )
+
+
+# ---------------------------------------------------------------- arrivals
+
+
+@compiled_part
+def next_time(c):
+    """When the next request sets out, as far as that is known (seconds); inf: nobody does for now."""
+    s = c.scalars
+    if s["position"][0] == s["num_ordered"][0]:
+        return math.inf
+    i = c.order[s["position"][0]]
+    time = max(c.arrivals["time"][i], s["latest_time"][0])
+    if s["max_concurrency"][0] == 0 or c.arrivals["is_refused"][i]:
+        return time
+    if s["in_flight"][0] >= s["max_concurrency"][0]:
+        return math.inf
+    return max(time, s["freed_time"][0])
+
+
+@compiled_inline
+def _all_know(c, time):
+    """Whether no request that is not in the window could set out before `time`."""
+    s = c.scalars
+    waits = s["max_concurrency"][0] > 0 and s["in_flight"][0] >= s["max_concurrency"][0]
+    return time <= s["known_until"][0] or (waits and s["position"][0] < s["num_ordered"][0])
+
+
+@compiled_part
+def hand_over(c, i, target, time):
+    """Request `i` of the window sets out to `target` at `time`; False if the router inside needs room."""
+    s, route = c.scalars, c.routes[target]
+    m = route["first_member"]
+    rank = np.int64(0)
+    if route["router"] != 0:
+        inner = router_at(route["router"])
+        if not room_to_send(inner, s["next_uid"][0], i):
+            s["full_router"][0] = route["router"]
+            return False
+        rank = call_choice(route["choice"], route["router"], i, time)
+        m += rank
+    member = c.members[m]
+    uid = s["next_uid"][0]
+    s["next_uid"][0] += 1
+    s["latest_time"][0] = time
+    s["position"][0] += 1
+    s["decided"][0] = NONE
+    c.arrivals["uid"][i], c.arrivals["sent_time"][i] = uid, time
+    c.arrivals["member"][i] = NONE
+    if c.refusals[member["window_number"], i]:
+        c.arrivals["sent_time"][i] = c.arrivals["time"][i]
+        return True
+    c.arrivals["member"][i] = m
+    new, _, _ = window_at(member["window"])
+    at = rows_at(member["place"], PLACE_DTYPE, 1)
+    new["uid"][i], new["arrival_time"][i] = uid, time
+    on_the_way = member["latency"] + member["seconds_per_token"] * new["num_prompt_tokens"][i]
+    queued = max(time + on_the_way + new["queued_time"][i], at["last_queued"][0])
+    new["queued_time"][i] = at["last_queued"][0] = queued
+    new["next_waiting"][i] = NONE
+    if at["next_row"][0] == NONE:
+        at["next_row"][0] = i
+    else:
+        new["next_waiting"][at["last_row"][0]] = i
+    at["last_row"][0] = i
+    if c.members["is_idle"][m]:
+        c.members["is_idle"][m] = 0
+        at["now"][0] = max(at["now"][0], queued)
+    s["in_flight"][0] += 1
+    if not s["deals"][0]:
+        if route["router"] != 0:
+            send(router_at(route["router"]), uid, i, rank, time)
+        send(router_at(s["router"][0]), uid, i, target, time)
+    return True
+
+
+@compiled_part
+def choose(c, i, time):
+    """The target for request `i`; ASK or NO_ROOM."""
+    s = c.scalars
+    if s["decided"][0] != NONE:
+        return s["decided"][0]
+    if len(c.routes) == 1:
+        return np.int64(0)
+    if s["choice"][0] != 0:
+        return call_choice(s["choice"][0], s["router"][0], i, time)
+    router = router_at(s["router"][0])
+    if router.scalars["reads_events"][0]:
+        overlaps(router, i)
+    return ASK
+
+
+# ---------------------------------------------------------------- engines
+
+
+@compiled_inline
+def _must_be_collected(eng, most_ended):
+    """Whether an engine, all of whose notes have been read, should be emptied of them and of its records."""
+    log, steps = eng.kv.pool.log, eng.steps
+    return (
+        eng.scalars["num_finished"][0] >= most_ended
+        or (len(steps) > 0 and eng.scalars["num_step_rows"][0] == len(steps))
+        or 2 * eng.kv.pool.scalars["log_len"][0] > len(log)
+    )
+
+
+# What one step led to
+_STEPPED, _RESTS, _STOPS = map(np.int64, range(3))
+
+
+@compiled_part
+def run_member(c, m, until, most_steps):
+    """Let an engine take steps; (_STEPPED, _RESTS or _STOPS, why `serve` has to come back)."""
+    members = c.members
+    if _must_be_collected(engine_at(members["engine"][m]), c.scalars["most_ended"][0]):
+        c.scalars["member"][0] = m
+        return _STOPS, COLLECT
+    if c.scalars["steps_left"][0] <= 0:
+        return _STOPS, PAUSE
+    c.scalars["steps_left"][0] -= most_steps
+    at = rows_at(members["place"][m], PLACE_DTYPE, 1)
+    before = at["num_collected"][0]
+    why = call_stretch(
+        c.scalars["advance"][0],
+        members["engine"][m],
+        members["place"][m],
+        members["window"][m],
+        until,
+        most_steps,
+    )
+    if at["num_collected"][0] != before:
+        publish(c, m, at["now"][0])
+    if why == 2:  # no room for the next request
+        c.scalars["member"][0] = m
+        return _STOPS, FULL_ENGINE
+    if why == 1:
+        members["is_idle"][m] = 1
+    return (_RESTS if why == 1 or at["now"][0] >= until else _STEPPED), DONE
+
+
+@compiled_part
+def run_each(c, until):
+    """Every engine for itself up to `until`: DONE, or why `serve` has to come back."""
+    members, s = c.members, c.scalars
+    most_steps = np.int64(1 << 14) if s["deals"][0] else np.int64(1)
+    for m in range(len(members)):
+        if members["is_idle"][m]:
+            continue
+        at = rows_at(members["place"][m], PLACE_DTYPE, 1)
+        went = _STEPPED
+        while went == _STEPPED and at["now"][0] < until:
+            if members["is_unread"][m]:
+                why = deliver(c, m)
+                if why != DONE:
+                    return why
+            went, why = run_member(c, m, until, most_steps)
+            if went == _STOPS:
+                return why
+    return DONE
+
+
+# `run_in_order` found that the next request sets out earlier than was thought
+CHANGED = np.int64(-3)
+
+
+@compiled_part
+def run_in_order(c, until):
+    """All engines up to `until`, the one that is furthest behind first: DONE, CHANGED or as `run_each`."""
+    members, s = c.members, c.scalars
+    while True:
+        first, now = NONE, until
+        for m in range(len(members)):
+            time = math.inf
+            if members["is_unread"][m]:
+                time = members["published_time"][m]
+            elif not members["is_idle"][m]:
+                time = rows_at(members["place"][m], PLACE_DTYPE, 1)["now"][0]
+            if time < now:
+                first, now = np.int64(m), time
+        if first == NONE:
+            return DONE
+        if members["is_unread"][first]:
+            in_flight, due = s["in_flight"][0], s["follow_up_due"][0]
+            why = deliver(c, first)
+            if why != DONE:
+                return why
+            if s["in_flight"][0] != in_flight or s["follow_up_due"][0] != due:
+                return CHANGED
+            continue
+        went, why = run_member(c, first, until, np.int64(1))
+        if went == _STOPS:
+            return why
+
+
+@compiled_inline
+def _run(c, until):
+    return run_in_order(c, until) if c.scalars["in_order"][0] else run_each(c, until)
+
+
+# ---------------------------------------------------------------- the loop
+
+
+@compiled_part
+def deal(c):
+    """The window's requests set out one after the other, whatever the engines do."""
+    s = c.scalars
+    while s["position"][0] < s["num_ordered"][0]:
+        i = c.order[s["position"][0]]
+        time = max(c.arrivals["time"][i], s["latest_time"][0])
+        target = choose(c, i, time)
+        if target == ASK:
+            return CHOOSE
+        if target == NO_ROOM:
+            s["full_router"][0] = s["router"][0]
+            return FULL_ROUTER
+        hand_over(c, i, target, time)
+    return DONE
+
+
+@compiled_part
+def look(c, time):
+    """The routers learn what they can know at `time`, to which the engines have come: DONE, or why not."""
+    s, members = c.scalars, c.members
+    if s["reads_log"][0]:
+        for m in range(len(members)):
+            if members["is_unread"][m] and members["published_time"][m] <= time:
+                why = deliver(c, m)
+                if why != DONE:
+                    return why
+        return deliver_late(c, time)
+    return DONE
+
+
+@compiled_inline
+def _next_scrape(interval, scraped, time):
+    """The latest scrape at or before `time` that has not been made, or inf."""
+    if math.isinf(interval):
+        return math.inf
+    at = time if interval == 0.0 else math.floor(time / interval) * interval
+    return at if at > scraped else math.inf
+
+
+@compiled_entry
+def serve(address, until, unused):
+    """Go on, as far as everything that matters is known; why it came back.
+
+    address: of the cluster's words. What arrays need to grow or to be read is done by the caller, then it
+    calls again. The horizon, or what `known_until` says, ends it. The other two arguments make it a CHOICE.
+    """
+    c = cluster_at(address)
+    s = c.scalars
+    while True:
+        if s["deals"][0]:
+            why = deal(c)
+            if why == DONE:
+                why = run_each(c, min(s["known_until"][0], s["horizon"][0]))
+            if why != DONE:
+                return why
+            return MORE if s["known_until"][0] < s["horizon"][0] else DONE
+        time = next_time(c)
+        stop = min(time, s["horizon"][0], s["follow_up_due"][0])
+        if not _all_know(c, stop):
+            return MORE
+        for_whom = np.int64(0)
+        scrape_at = _next_scrape(s["scrape_interval"][0], s["scraped_time"][0], stop)
+        rank_scrape_at = _next_scrape(s["rank_interval"][0], s["rank_scraped_time"][0], stop)
+        if time == stop and min(scrape_at, rank_scrape_at) <= stop:
+            for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
+            stop = min(scrape_at, rank_scrape_at)
+        why = _run(c, stop)
+        if why == CHANGED:
+            continue
+        if why != DONE:
+            return why
+        if for_whom:
+            scrape(c, stop, for_whom == 2)
+            continue
+        if time > stop or stop >= s["horizon"][0]:
+            return FOLLOW_UPS if s["follow_up_due"][0] < s["horizon"][0] else DONE
+        why = look(c, time)
+        if why != DONE:
+            return why
+        if s["follow_up_due"][0] < time or next_time(c) != time:
+            continue  # what it learned matters for what comes next
+        i = c.order[s["position"][0]]
+        if not room_to_send(router_at(s["router"][0]), s["next_uid"][0], i):
+            s["full_router"][0] = s["router"][0]
+            return FULL_ROUTER
+        target = choose(c, i, time)
+        if target == ASK:
+            return CHOOSE
+        if target == NO_ROOM:
+            s["full_router"][0] = s["router"][0]
+            return FULL_ROUTER
+        if not hand_over(c, i, target, time):
+            return FULL_ROUTER
