@@ -378,6 +378,29 @@ class Scenario(Section):
             progress=progress,
         )
 
+    def compare_routers(
+        self,
+        policies: Sequence[str | Mapping[str, Any]],
+        *,
+        out: str | Path | None = None,
+        workers: int | None = None,
+        ray: str | None = None,
+        fresh: bool = False,
+        progress: bool = True,
+    ) -> "SweepResult":
+        """Run it under each of these routing policies, as `kvsim run --compare-routers` does.
+
+        policies: names, "name:parameter=value", or mappings with the key policy. The others: see `sweep`.
+        The result's ``frame`` has a row for each policy, its ``replicas`` one for each policy and replica.
+        Raises KvsimError for unknown policies and wrong parameters; one that fails later is a row with its
+        ``error``.
+        """
+        from kvsim.sweep.sweep import compare_scenario  # made of scenarios, so it stands above this package
+
+        return compare_scenario(
+            self, policies, out=out, workers=workers, ray=ray, fresh=fresh, progress=progress
+        )
+
     def steps(
         self, first: int = 1, count: int | None = None, *, blocks: bool = False
     ) -> Iterator["StepView"]:

@@ -169,6 +169,17 @@ def test_overrides_reach_every_key(load):
     assert changed.cells()[0].groups[0].plan.config.block_size == 32
 
 
+def test_overrides_make_no_new_names(complaint, load):
+    said = complaint(LONG, "cluster.groups.larg.replicas=7")
+    assert said == (
+        "--set cluster.groups.larg.replicas=7: the scenario's cluster has no group larg; "
+        "there are large, small_cards"
+    )
+    said = complaint(HEAD, "cluster.links.rack.latency=0")
+    assert said == "--set cluster.links.rack.latency=0: the scenario's cluster has no link rack; it has none"
+    assert load(LONG, "cluster.groups.more={replicas: 2}").cluster.num_replicas == 8
+
+
 def test_a_router_and_its_keys_in_any_order(load):
     texts = ["cluster.router=random", "cluster.router.kv_event_delay=0.5"]
     for overrides in (texts, texts[::-1]):
