@@ -114,10 +114,10 @@ class _Arrivals:
             self._submit(self._sent.popleft()[1])
 
     def _send(self, now: float) -> None:
-        """What goes out by `now`, as `kvsim.engine.step.send` has it."""
+        """What goes out by `now`, as `kvsim.cluster.serve` has it."""
         while self._next is not None and self._next.arrival_time <= now:
             request = self._next
-            reason = refusal(self._core.config, request, request.num_prompt_tokens)
+            reason = refusal(self._core.config, request)
             if reason is not None:
                 self.first_refusal = self.first_refusal or reason
                 self.num_refused += 1

@@ -114,20 +114,22 @@ class TestKvAware:
     def asked(self, overlap, **parameters) -> Asked:
         router = Asked(KvAware(**parameters), ["a", "b", "c"])
         router.targets["overlap"] = overlap
-        router.targets["num_routed"] = [1, 0, 1]  # without a session it would be b
         return router
+
+    def test_without_a_match_the_first_unused(self):
+        router = self.asked([0, 0, 0])
+        assert [router.choose(request((1, 0, 50))) for _ in range(4)] == [0, 1, 2, 0]
 
     def test_the_first_that_has_any(self):
         assert self.asked([0, 0, 1]).choose(request((1, 0, 500))) == 2
-        assert self.asked([1, 0, 30]).choose(request((1, 0, 500))) == 0
+        assert self.asked([0, 1, 30]).choose(request((1, 0, 500))) == 1
 
     def test_too_much_is_missing(self):
         assert self.asked([0, 0, 10]).choose(request((1, 0, 2160))) == 2
-        assert self.asked([0, 0, 10]).choose(request((1, 0, 2161))) == 1
+        assert self.asked([0, 0, 10]).choose(request((1, 0, 2161))) == 0
         assert self.asked([0, 0, 10], kv_aware_threshold=0).choose(request((1, 0, 160))) == 2
-        assert self.asked([0, 0, 10], kv_aware_threshold=0).choose(request((1, 0, 161))) == 1
+        assert self.asked([0, 0, 10], kv_aware_threshold=0).choose(request((1, 0, 161))) == 0
 
     def test_nobody_has_any(self):
-        assert self.asked([0, 0, 0]).choose(request((1, 0, 50))) == 1
         ring = {self.asked([0, 0, 0]).choose(request((1, 0, 50), session=f"s{i}")) for i in range(40)}
         assert ring == {0, 1, 2}

@@ -50,6 +50,7 @@ class TestAtWork:
         assert [router.choose(request((1, 0, 9))) for _ in range(4)] == [0, 1, 2, 0]
         router.targets["overlap"] = [0, 0, 9]
         assert router.choose(request((1, 0, 9))) == 2
+        assert router.chooser.wants_ends
         router.chooser.ended("r", 2, 1.5)
         assert router.chooser.policy.seen == [("r", 2, 1.5)]
 
@@ -61,7 +62,7 @@ class TestAtWork:
         policy = load(tmp_path, "class Mine:\n    def choose(self, request, view): return 0")
         assert policy.scrapes_every == 0
         assert not policy.reads_events
-        policy.start(None).ended("r", 0, 1.0)  # nothing to call
+        assert not policy.start(None).wants_ends
 
     def test_numpy_integers_will_do(self):
         policy = UserPolicy(name="x.py:X", make=lambda: Returns(np.int32(1)))

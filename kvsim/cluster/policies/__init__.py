@@ -1,6 +1,6 @@
 """The routing policies by name: ours, and what the originals call them."""
 
-from kvsim.cluster.policies import dynamo, longest_prefix, plain
+from kvsim.cluster.policies import dynamo, longest_prefix, plain, prefix_hash, production_stack, rings, sglang
 from kvsim.cluster.policy import Policy
 from kvsim.errors import KvsimError
 
@@ -8,6 +8,10 @@ _FAMILIES: tuple[tuple[type[Policy], ...], ...] = (
     plain.FAMILY,
     longest_prefix.FAMILY,
     dynamo.FAMILY,
+    rings.FAMILY,
+    prefix_hash.FAMILY,
+    sglang.FAMILY,
+    production_stack.FAMILY,
 )
 
 POLICIES: dict[str, type[Policy]] = {

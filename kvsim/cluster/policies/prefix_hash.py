@@ -49,3 +49,6 @@ class PrefixHashChooser(RingChooser):
             return preferred
         least = min(loads)
         return int(loads.index(least)) if least <= limit else preferred
+
+
+FAMILY = (PrefixHash,)

@@ -49,11 +49,11 @@ class PrefixAwareChooser(Chooser):
     def choose(self, request: RoutedRequest, view: View) -> int:
         trie = self.trie(len(view.names))
         num_chars, candidates = trie.longest_prefix_match(request.prompt)
-        self._request_stats.observe(view)
         if num_chars < self._policy.prefix_min_match_length:
-            target = self._request_stats.lowest_qps(view.now)
+            target = self._request_stats.lowest_qps(len(view.names), view.now)
         else:
             target = candidates[view.draw(len(candidates))]
+        self._request_stats.note(target, view.now)
         trie.insert(request.prompt, target)
         return target
 
@@ -81,14 +81,24 @@ class KvAware(Policy):
 
 class KvAwareChooser(Chooser):
     def __init__(self, policy: KvAware) -> None:
-        self._policy = policy
-        self._session = SessionChooser(RequestStats(policy.request_stats_window))
+        self._threshold = policy.kv_aware_threshold
+        self._request_stats = RequestStats(policy.request_stats_window)
+        self._session = SessionChooser(self._request_stats)
 
     def choose(self, request: RoutedRequest, view: View) -> int:
-        fallback = self._session.choose(request, view)
+        target = self._holder(request, view)
+        if target is None:
+            target = self._session.where(request, view)
+        self._request_stats.note(target, view.now)
+        return target
+
+    def _holder(self, request: RoutedRequest, view: View) -> int | None:
         overlaps = view.targets["overlap"].tolist()
         target = next((target for target, blocks in enumerate(overlaps) if blocks), None)
         if target is None:
-            return fallback
+            return None
         matched = overlaps[target] * int(view.targets["block_size"][target])
-        return target if matched >= request.num_prompt_tokens - self._policy.kv_aware_threshold else fallback
+        return target if matched >= request.num_prompt_tokens - self._threshold else None
+
+
+FAMILY = (PrefixAware, KvAware)

@@ -101,9 +101,14 @@ class SessionChooser(RingChooser):
         self._request_stats = request_stats
 
     def choose(self, request: RoutedRequest, view: View) -> int:
-        self._request_stats.observe(view)
+        target = self.where(request, view)
+        self._request_stats.note(target, view.now)
+        return target
+
+    def where(self, request: RoutedRequest, view: View) -> int:
+        """The choice, which is not noted."""
         if request.session is None:
-            return self._request_stats.lowest_qps(view.now)
+            return self._request_stats.lowest_qps(len(view.names), view.now)
         return self.on_ring(request.session, view)
 
 
@@ -125,3 +130,6 @@ class ConsistentHashingChooser(RingChooser):
         if not request.session:
             return int(view.draw(len(view.names)))
         return self.on_ring(request.session, view)
+
+
+FAMILY = (Session, ConsistentHashing)

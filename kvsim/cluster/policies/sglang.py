@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from kvsim.cluster.policies.text_tree import TextTree, runs_of
 from kvsim.cluster.policy import Chooser, Policy, RoutedRequest, View
@@ -30,11 +30,11 @@ class CacheAware(Policy):
 
     names: ClassVar[tuple[str, ...]] = ("sglang_cache_aware", "cache_aware")
 
-    cache_threshold: Annotated[float, Ge(0)] = 0.3
+    cache_threshold: Annotated[float, Ge(0), Le(1)] = 0.3
     balance_abs_threshold: Annotated[int, Ge(0)] = 64
-    balance_rel_threshold: Annotated[float, Ge(0)] = 1.5
+    balance_rel_threshold: Annotated[float, Ge(1)] = 1.5
     eviction_interval_secs: Annotated[float, Ge(0)] = 60.0
-    max_tree_size: Annotated[int, Ge(0)] = 2**26
+    max_tree_size: Annotated[int, Ge(1)] = 2**26
     chars_per_token: Annotated[int, Ge(1)] = CHARS_PER_TOKEN
 
     def start(self, router: Any) -> Chooser:
@@ -50,8 +50,13 @@ class CacheAwareChooser(Chooser):
         self._cache_threshold = np.float32(policy.cache_threshold)
         self._rel_threshold = np.float32(policy.balance_rel_threshold)
 
+    def tree(self, num_targets: int) -> TextTree:
+        """What was sent where."""
+        self._tree = self._tree or TextTree(num_targets)
+        return self._tree
+
     def choose(self, request: RoutedRequest, view: View) -> int:
-        tree = self._tree = self._tree or TextTree(len(view.names))
+        tree = self.tree(len(view.names))
         if view.now >= self._next_eviction:
             self._evict(tree, view.now)
         loads = view.targets["in_flight"].tolist()
@@ -83,3 +88,6 @@ class CacheAwareChooser(Chooser):
         interval = self._policy.eviction_interval_secs
         self._next_eviction = (now // interval + 1) * interval
         tree.evict(self._policy.max_tree_size // self._policy.chars_per_token)
+
+
+FAMILY = (CacheAware,)

@@ -48,7 +48,7 @@ class UserChooser(Chooser):
 
     def __init__(self, name: str, policy: Any) -> None:
         self.name, self.policy = name, policy
-        self._ended = getattr(policy, "ended", None)
+        self.wants_ends = hasattr(policy, "ended")
 
     def choose(self, request: RoutedRequest, view: View) -> int:
         with _Blamed(self.name, f"on request {request.request_id}"):
@@ -65,9 +65,8 @@ class UserChooser(Chooser):
         return target
 
     def ended(self, request_id: str, target: int, now: float) -> None:
-        if self._ended is not None:
-            with _Blamed(self.name, f"at the end of request {request_id}"):
-                self._ended(request_id, target, now)
+        with _Blamed(self.name, f"at the end of request {request_id}"):
+            self.policy.ended(request_id, target, now)
 
 
 class _Blamed:
