@@ -78,8 +78,7 @@ class CompiledChooser:
     arrays: list[NDArray[Any]]
 
     def grow(self) -> None:
-        """Replace the arrays that are full by larger ones, in place of the old ones in `arrays`."""
-        raise NotImplementedError
+        """Put larger arrays in place of the full ones in `arrays`; nothing to do if none can be full."""
 
 
 @dataclass(frozen=True, kw_only=True)

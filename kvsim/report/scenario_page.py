@@ -1,13 +1,19 @@
 """docs/scenario.md: every key of a scenario file, from the JSON Schema that editors get."""
 
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
+from kvsim.cluster.policy import Policy
+from kvsim.scenario.cluster_schema import USER_SECTION, router_section_name
 from kvsim.scenario.json_schema import json_schema
-from kvsim.scenario.workload import TYPES
-from kvsim.scenario.workload_schema import LENGTH_RANGES, section_name
-from kvsim.workload import lengths
+from kvsim.scenario.workload import PARTS, TYPES
+from kvsim.scenario.workload_keys import LENGTH_RANGES
+from kvsim.scenario.workload_schema import section_name
+from kvsim.workload import durations, lengths
+from kvsim.scenario.router import RouterKeys, policy_types
 
 JsonSchema = dict[str, Any]
 
@@ -36,10 +42,28 @@ What no schema can say, kvsim says when it reads the file: names that the catalo
 go together.
 """
 
+MIX = """\
+    workload:
+      type: mix
+      rate: 4
+      parts:
+        assistant: {type: chat, weight: 3, num_turns: 6, think_time: 10}
+        invoices: {type: image, weight: 1, image_size: [1280, 960]}
+
+Each arrival is drawn to belong to one part, by weight; names of parts stand before ids, as in
+`assistant/session-0`. A part has the keys of its type but those above, and:
+"""
+
 LENGTHS = """\
 ## Lengths
 
 A length is a number, or a distribution; `min` and `max` bound what it draws:
+"""
+
+DURATIONS = """\
+## Durations
+
+A duration is a number of seconds, or a distribution; `min` and `max` bound what it draws:
 """
 
 TRACES = """\
@@ -52,9 +76,65 @@ both). Rows are in order of time.
 Id k stands for the same tokens in every row. A prefix cache shares beginnings only, so rows with `[1, 2]` and
 `[3, 2]` share nothing, although the second ids are equal: such rows are valid. An `output_length` of 0 is
 replayed as 1, since vLLM generates at least one token. Outputs carry no ids: each has tokens of its own.
+
+## Recorded sessions
+
+A trace may record sessions, whose next request is sent when the simulated answer before has ended and the
+recorded pause is over. kvsim knows such files by their fields.
+
+Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, with `id`, `block_size`,
+`hash_id_scope` (`local`: ids are the session's own; `global`) and `requests`, each with `t` (s), `type` (`n`,
+`s`, `subagent`), `in`, `out`, `hash_ids` (one for each full block; tokens behind them are the request's own),
+`think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
+The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
+pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
+recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
+
+Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). Each has the
+length and ids of its whole prompt; without `hash_ids` it shares nothing. A file whose rows all have a
+`timestamp` and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
+"""
+
+CLUSTER = """\
+Replicas that are all alike take two keys:
+
+    cluster:
+      replicas: 8
+      router: {policy: dynamo_kv, kv_event_delay: 0.05}     # or the name alone: dynamo_kv
+
+Others are groups by name. A group takes model, GPU, calibration and engine flags from the scenario and may
+replace each of them, flag by flag. Replicas are named after their group: `large-0`, `large-1`; ranks of
+data-parallel replicas `large-0/dp0`. In names, as in all keys, a dash counts as an underscore.
+
+    cluster:
+      links: {rack: {bandwidth: 25.0e+9, latency: 10.0e-6}}
+      routers: {front: dynamo_kv}
+      groups:
+        large: {replicas: 4, engine: {tensor_parallel_size: 2}}
+        small: {replicas: 8, gpu: l40s, link: rack}
+
+A request is for one model, so groups of one router serve one model. Several routers are cells that share
+nothing: requests are dealt to them by `share`, sessions whole. With `workload.max_concurrency` there is one
+router. `--set` and sweeps reach every key: `cluster.replicas`, `cluster.router` (a name),
+`cluster.router.kv_event_delay`, `cluster.groups.large.replicas`.
+"""
+
+ROUTERS = """\
+A policy's name, or a mapping with these keys and the policy's own parameters:
+"""
+
+POLICIES = """\
+Names are kvsim's, then those of the originals. Parameters have the originals' names and defaults.
+"""
+
+OWN_POLICY = """\
+`policy: FILE.py:CLASS` takes a class of your own; the file is sought beside the scenario first, and its
+content is part of the scenario's hash. Further keys of the mapping are keyword arguments of the class.
 """
 
 _COLUMNS = ("key", "default", "unit", "range", "meaning")
+_REFERENCES = {"Duration": "a [duration](#durations)", "EngineSection": "see [engine](#engine)"}  # stands in two sections
 _BOUNDS = {
     "minimum": "from {}",
     "exclusiveMinimum": "above {}",
@@ -69,6 +149,7 @@ def scenario_page() -> str:
     parts = [HEAD, "## Top level\n", _table(schema)]
     for key, name in _sections(schema, schema):
         parts += [f"## {key}\n", *_described(schema["$defs"][name])]
+        parts += _cluster(schema) if key == "cluster" else []
         for inner, further in _sections(schema["$defs"][name], schema):
             parts += [f"### {key}.{inner}\n", *_described(schema["$defs"][further])]
             parts += _example(key, inner, schema["$defs"][name]["properties"][inner])
@@ -76,8 +157,15 @@ def scenario_page() -> str:
     for kind in TYPES:
         section = schema["$defs"][section_name(kind)]
         parts += [f"### type: {kind}\n", *_described(section)]
-    forms = re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", lengths.__doc__ or "")
-    return "\n".join([*parts, LENGTHS, forms + "\n", TRACES])
+        if kind == "mix":
+            weight = schema["$defs"][f"{section_name(PARTS[0])}Part"]["properties"]["weight"]
+            parts += [MIX, _table({"properties": {"weight": weight}})]
+    return "\n".join([*parts, LENGTHS, _forms(lengths), DURATIONS, _forms(durations), TRACES])
+
+
+def _forms(module: ModuleType) -> str:
+    """The spellings that stand indented in a module's docstring."""
+    return re.sub(r"(?ms)^.*?:\n\n|\n\n^All.*", "", module.__doc__ or "") + "\n"
 
 
 def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, str]]:
@@ -88,9 +176,34 @@ def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, st
             yield key, name
 
 
+def _cluster(schema: JsonSchema) -> Iterator[str]:
+    """The two forms, and the routers."""
+    definitions = schema["$defs"]
+    own = definitions[USER_SECTION]
+    policy_key = {"policy": {"description": "a name below, or FILE.py:CLASS"}}
+    keys = policy_key | {key: own["properties"][key] for key in RouterKeys.model_fields}
+    table = _table({"properties": keys, "required": ["policy"]})
+    yield from (CLUSTER, "### cluster.router\n", ROUTERS, table, POLICIES)
+    for policy in policy_types():
+        section = definitions[router_section_name(policy)]
+        yield f"#### {', '.join(policy.names)}\n"
+        yield section["description"] + "\n"
+        parameters = {key: item for key, item in section["properties"].items() if key in _parameters(policy)}
+        if parameters:
+            yield _table({"properties": parameters}, _COLUMNS[:2] + _COLUMNS[3:4])
+    yield "#### A policy of your own\n"
+    yield OWN_POLICY
+    yield _table({"properties": {"policy_sha256": own["properties"]["policy_sha256"]}})
+
+
+def _parameters(policy: type[Policy]) -> list[str]:
+    return [field.name for field in dataclasses.fields(policy)]
+
+
 def _definition(described: JsonSchema) -> str | None:
-    """The name of the definition that a key's schema refers to."""
-    choices = [described, *described.get("anyOf", ()), *described.get("allOf", ())]
+    """The name of the definition that a key's schema refers to, itself or for each name."""
+    by_name = described.get("patternProperties", {}).values()
+    choices = [described, *described.get("anyOf", ()), *described.get("allOf", ()), *by_name]
     inner = [choice for part in choices for choice in (part, *part.get("allOf", ()))]
     return next((choice["$ref"].rpartition("/")[2] for choice in inner if "$ref" in choice), None)
 
@@ -105,19 +218,19 @@ def _example(key: str, inner: str, described: JsonSchema) -> list[str]:
     return [f"    {key}:\n      {inner}: {{{flow}}}\n"] if values else []
 
 
-def _table(section: JsonSchema) -> str:
+def _table(section: JsonSchema, columns: Sequence[str] = _COLUMNS) -> str:
     needed = _needed(section)
     rows = [
-        (
-            f"`{key}`",
-            "needed" if key in needed else _shown(described.get("default")),
-            described.get("x-unit", ""),
-            _range(described),
-            described["description"].replace("|", r"\|"),
-        )
+        {
+            "key": f"`{key}`",
+            "default": "needed" if key in needed else _shown(described.get("default")),
+            "unit": described.get("x-unit", ""),
+            "range": _range(described),
+            "meaning": described.get("description", "").replace("|", r"\|"),
+        }
         for key, described in section["properties"].items()
     ]
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *rows]
+    lines = [columns, ("---",) * len(columns), *(tuple(row[name] for name in columns) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
@@ -147,7 +260,8 @@ def _range(described: JsonSchema) -> str:
         return "true, false"
     name = _definition(described)
     if name:
-        return "a [length](#lengths)" if name in LENGTH_RANGES else "see below"
+        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)")
+        return (known | _REFERENCES).get(name, "see below")
     found = [words.format(_bound(described[key])) for key, words in _BOUNDS.items() if key in described]
     if found and described.get("exclusiveMinimum", 0) < 1e300:  # else: infinity
         return " ".join(found)

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kvsim.scenario.cluster_schema import complete_cluster
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload_schema import JsonSchema, given, workload_definitions
+from kvsim.scenario.workload_schema import JsonSchema, counted, given, workload_definitions
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors know best
 
@@ -21,6 +22,7 @@ def json_schema() -> JsonSchema:
     """The schema; plain values, in a fixed order."""
     raw = Scenario.model_json_schema()
     definitions = raw.pop("$defs") | workload_definitions()
+    complete_cluster(definitions)
     definitions["SweepSection"] = SweepSection.model_json_schema()
     properties = raw.pop("properties")
     properties["sweep"] = {
@@ -37,7 +39,7 @@ def json_schema() -> JsonSchema:
         "properties": properties,
         "required": [key for key in raw["required"] if key != "name"],
         "additionalProperties": False,
-        "anyOf": [given("horizon"), {"properties": {"workload": _counted()}}],
+        "anyOf": [given("horizon"), {"properties": {"workload": counted()}}],
         "$defs": definitions,
     }
     for place, section in list(_objects(schema, "#")):
@@ -45,11 +47,6 @@ def json_schema() -> JsonSchema:
         if "description" in section:  # a docstring's lines
             section["description"] = " ".join(section["description"].split())
     return schema
-
-
-def _counted() -> JsonSchema:
-    """A workload that ends by itself."""
-    return {"anyOf": [given("num_requests"), {"properties": {"type": {"const": "trace"}}}]}
 
 
 def _objects(schema: Any, place: str) -> Iterator[tuple[str, JsonSchema]]:

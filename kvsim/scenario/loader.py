@@ -10,9 +10,10 @@ from pydantic import BaseModel, ValidationError
 
 from kvsim.errors import KvsimError
 from kvsim.scenario.problems import Where, first_problem, locate
+from kvsim.scenario.router import RouterSection
 from kvsim.scenario.schema import Scenario, with_trace
 from kvsim.scenario.sweep_block import SweepSection
-from kvsim.scenario.workload import WorkloadSpec, type_name
+from kvsim.scenario.workload import WorkloadSpec, plain_section
 from kvsim.scenario.yaml_file import Lines, parse_mapping, parse_value, read_text
 from kvsim.workload.checks import FieldError, shown
 
@@ -107,8 +108,8 @@ class Template:
         """With some values replaced; raises as `load_scenario`, a `ScenarioError` where a key is to blame."""
         values = copy.deepcopy(dict(self.values))
         source = _Source(self.source.path, self.source.lines)
-        for each in overrides:
-            where, value, option = read_override(each) if isinstance(each, str) else each
+        read = [read_override(each) if isinstance(each, str) else each for each in overrides]
+        for where, value, option in sorted(read, key=_depth):
             if where[0] == "sweep":
                 raise ScenarioError(
                     f"{option}: the sweep: block is no part of a scenario; kvsim sweep has an option "
@@ -124,6 +125,11 @@ class Template:
         scenario = _checked(values, source, None if self.trace is None else Path(self.trace))
         scenario._sweep = self.sweep
         return scenario
+
+
+def _depth(override: Override) -> int:
+    """A whole section is replaced before keys in it are, in whatever order they were typed."""
+    return len(override.where)
 
 
 def _checked(values: dict[str, Any], source: _Source, trace: Path | None) -> Scenario:
@@ -180,7 +186,13 @@ def _inner(section: Any, part: str, option: str, where: Where) -> Any:
         return section[_index(section, part, option, where)]
     if section.get(part) is None:
         section[part] = {}
+    elif isinstance(section[part], str) and _is_router(where):
+        section[part] = {"policy": section[part]}  # a policy's name stands for this
     return section[part]
+
+
+def _is_router(where: Where) -> bool:
+    return where == ("cluster", "router") or (where[:2] == ("cluster", "routers") and len(where) == 3)
 
 
 def _index(section: list[Any], part: str, option: str, where: Where) -> int:
@@ -202,10 +214,12 @@ def _put_trace(values: dict[str, Any], trace: str, source: _Source) -> None:
 
 def _plain(value: Any) -> Any:
     """Sections and descriptions of workloads as the mappings that a file has."""
+    if isinstance(value, RouterSection):
+        return _plain(value.resolved())
     if isinstance(value, BaseModel):
         return _plain({key: getattr(value, key) for key in value.model_fields_set})
     if isinstance(value, WorkloadSpec):
-        return {"type": type_name(value), **_plain(vars(value))}
+        return _plain(plain_section(value))
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

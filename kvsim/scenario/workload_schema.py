@@ -6,192 +6,38 @@ together: the same keys, and the same answer to values in and out of range.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
-from kvsim.scenario.workload import TYPES
-from kvsim.workload.arrivals import PROCESSES
-from kvsim.workload.checks import MAX_TOKENS
-from kvsim.workload.generated import MAX_CHOICES, MAX_CONCURRENCY, MAX_RATE, MAX_REQUESTS
-from kvsim.workload.image import MAX_IMAGES_PER_REQUEST, POSITIONS
-from kvsim.workload.image_tokens import MAX_SIDE, PROCESSORS
-from kvsim.workload.popularity import POPULARITIES
-
-JsonSchema = dict[str, Any]
-
-_LARGEST_FLOAT = 1.7976931348623157e308  # only infinity is above
-LENGTH_RANGES = {  # name of the definition -> least and greatest value
-    "Length": (0, MAX_TOKENS),
-    "LengthFromOne": (1, MAX_TOKENS),
-    "ImageCount": (0, MAX_IMAGES_PER_REQUEST),
-    "Priority": (-(2**31), 2**31 - 1),
-}
-_PAIR = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 1, "maximum": MAX_SIDE},
-    "minItems": 2,
-    "maxItems": 2,
-}
-
-
-def whole(low: int, high: int) -> JsonSchema:
-    return {"type": "integer", "minimum": low, "maximum": high}
-
-
-def number(above: float, high: float) -> JsonSchema:
-    return {"type": "number", "exclusiveMinimum": above, "maximum": high}
-
-
-def optional(schema: JsonSchema) -> JsonSchema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _ref(name: str) -> JsonSchema:
-    return {"allOf": [{"$ref": f"#/$defs/{name}"}]}  # draft 7 ignores what stands beside a plain $ref
-
-
-_INFINITY = [{"const": "inf"}, {"type": "number", "exclusiveMinimum": _LARGEST_FLOAT}]
-_RATE = {"anyOf": [number(0, MAX_RATE), *_INFINITY]}
-_NUM_REQUESTS = optional(whole(1, MAX_REQUESTS))
-_MAX_CONCURRENCY = (
-    optional(whole(1, MAX_CONCURRENCY)),
-    "requests under way at most, the next goes out when one ends; no limit if absent",
-    "requests",
+from kvsim.scenario.workload import COUNTS, PARTS, TYPES
+from kvsim.scenario.workload_keys import (
+    INFINITY,
+    KEYS,
+    LENGTH_RANGES,
+    TITLES,
+    JsonSchema,
+    number,
+    optional,
+    seconds,
+    whole,
 )
-
-# key -> (schema, meaning, unit)
-_GENERATED: dict[str, tuple[JsonSchema, str, str | None]] = {
-    "rate": (
-        _RATE,
-        "requests per second; inf sends all at time 0, or as max_concurrency lets them; needed without it",
-        "requests per second",
-    ),
-    "num_requests": (_NUM_REQUESTS, "how many requests; needed if there is no horizon", "requests"),
-    "max_concurrency": _MAX_CONCURRENCY,
-    "arrival": ({"enum": list(PROCESSES)}, "gaps between requests", None),
-    "burstiness": (
-        number(0, 1e6),
-        "of the gaps: 1 is Poisson traffic, less is burstier, more is steadier",
-        None,
-    ),
-    "output_len": (_ref("LengthFromOne"), "tokens that the model will say, at least 1", "tokens"),
-    "max_tokens": (
-        optional(whole(1, MAX_TOKENS)),
-        "the client's limit; the output's own length if absent",
-        "tokens",
-    ),
-    "num_tenants": (
-        whole(0, MAX_CHOICES),
-        "requests carry one of so many cache salts, taken evenly; 0 for none",
-        None,
-    ),
-    "num_loras": (
-        whole(0, MAX_CHOICES),
-        "requests use one of so many LoRA adapters, taken evenly; 0 for none",
-        None,
-    ),
-    "priority": (_ref("Priority"), "lower goes first under the priority policy; may be negative", None),
-}
-_POPULARITY: dict[str, tuple[JsonSchema, str, str | None]] = {
-    "popularity": (
-        {"enum": list(POPULARITIES)},
-        "how groups or pictures are picked; cycle takes them in turn",
-        None,
-    ),
-    "zipf_alpha": (number(0, 100), "exponent for popularity zipf: number i has weight 1 / i^alpha", None),
-}
-_KEYS: dict[str, dict[str, tuple[JsonSchema, str, str | None]]] = {
-    "shared_prefix": _GENERATED
-    | _POPULARITY
-    | {
-        "num_prefixes": (whole(1, MAX_CHOICES), "number of groups", "groups"),
-        "prefix_len": (_ref("Length"), "tokens of a prefix, drawn once for each group", "tokens"),
-        "suffix_len": (_ref("Length"), "tokens of a request's own text, drawn for each request", "tokens"),
-    },
-    "image": _GENERATED
-    | _POPULARITY
-    | {
-        "num_images": (
-            whole(0, MAX_CHOICES),
-            "pictures in the catalogue; 0 makes every picture a new one",
-            "pictures",
-        ),
-        "images_per_request": (_ref("ImageCount"), "pictures of a request, at most 10,000", "pictures"),
-        "image_size": (
-            optional({"anyOf": [_PAIR, {"type": "array", "items": _PAIR, "minItems": 1}]}),
-            "[width, height] in pixels, or a list of such pairs, one drawn for each picture",
-            "pixels",
-        ),
-        "image_tokens": (
-            optional(_ref("LengthFromOne")),
-            "instead of a size: tokens of a picture, at least 1, drawn for each picture",
-            "tokens",
-        ),
-        "min_pixels": (optional(whole(1, 10**12)), "replaces the processor's least area", "pixels"),
-        "max_pixels": (
-            optional(whole(1, 10**12)),
-            "replaces the processor's greatest area; a smaller one leaves more memory to the KV cache",
-            "pixels",
-        ),
-        "processor": (
-            optional({"enum": list(PROCESSORS)}),
-            "how pixels become tokens; by the model's name if absent",
-            None,
-        ),
-        "image_position": ({"enum": list(POSITIONS)}, "pictures and instruction, which is first", None),
-        "text_before": (whole(0, MAX_TOKENS), "template tokens before everything", "tokens"),
-        "tokens_between": (whole(0, MAX_TOKENS), "template tokens between two pictures", "tokens"),
-        "instruction_len": (_ref("Length"), "tokens of an instruction", "tokens"),
-        "num_instructions": (
-            whole(0, MAX_CHOICES),
-            "different instructions, taken evenly; 0 gives every request its own",
-            None,
-        ),
-        "text_after": (whole(0, MAX_TOKENS), "template tokens after everything", "tokens"),
-    },
-    "trace": {
-        "path": (
-            {"type": "string", "minLength": 1},
-            "the file, sought beside the scenario first; `--trace` replaces it, and is needed without",
-            None,
-        ),
-        "trace_block_size": (
-            optional(whole(1, MAX_TOKENS)),
-            "tokens an id; the format's own if absent (Mooncake 512, Bailian 16)",
-            "tokens",
-        ),
-        "num_requests": (_NUM_REQUESTS, "at most so many rows; all if absent", "requests"),
-        "start": (
-            {"type": "number", "minimum": 0, "maximum": 1e12},
-            "rows before this time of the trace are left out, and it becomes time 0",
-            "seconds",
-        ),
-        "time_scale": (number(0, 1e9), "factor on all times; 0.5 is twice the traffic", None),
-        "rate": (
-            optional(_RATE),
-            "instead of time_scale, the mean requests per second wanted; inf sends all at time 0",
-            "requests per second",
-        ),
-        "max_concurrency": _MAX_CONCURRENCY,
-        "sha256": (
-            optional({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
-            "of the rows: refuse any others",
-            None,
-        ),
-    },
-}
-_TITLES = {
-    "shared_prefix": "Requests in groups that start alike",
-    "image": "Requests with pictures drawn from a catalogue",
-    "trace": "Replay of a recorded trace",
-}
+from kvsim.workload.checks import MAX_TOKENS
+from kvsim.workload.durations import MAX_SECONDS
+from kvsim.workload.mix import PACE
 
 
 def workload_definitions() -> dict[str, JsonSchema]:
-    """`$defs`: `Workload`, one section for each type, and the lengths."""
+    """`$defs`: `Workload`, one section for each type and each part of a mix, lengths and durations."""
     sections = {section_name(name): _section(name) for name in TYPES}
+    parts = {f"{section_name(name)}Part": _part(name) for name in PARTS}
     lengths = {name: _length(name, low, high) for name, (low, high) in LENGTH_RANGES.items()}
     choices = [{"$ref": f"#/$defs/{name}"} for name in sections]
-    return {"Workload": {"title": "Workload", "oneOf": choices}, **sections, **lengths}
+    workload = {"title": "Workload", "oneOf": choices}
+    return {"Workload": workload, **sections, **parts, **lengths, "Duration": _duration()}
+
+
+def counted() -> JsonSchema:
+    """A workload that ends by itself."""
+    counts = [given(key) for key in sorted({"num_requests", *COUNTS.values()})]
+    return {"anyOf": [*counts, {"properties": {"type": {"const": "trace"}}}]}
 
 
 def section_name(kind: str) -> str:
@@ -199,8 +45,25 @@ def section_name(kind: str) -> str:
     return TYPES[kind].__name__
 
 
+def _part(kind: str) -> JsonSchema:
+    """A section within a mix."""
+    section = _section(kind)
+    weight = {"title": "Weight", "description": "its share of the arrivals, by weight", "default": 1.0}
+    properties = {key: value for key, value in section["properties"].items() if key not in PACE}
+    properties["weight"] = {**weight, **number(0, 1e9)}
+    both: JsonSchema = {key: section[key] for key in ("oneOf", "not") if key in section}
+    plain = {key: section[key] for key in ("description", "type", "additionalProperties")}
+    return {
+        **plain,
+        "title": f"{section['title']}Part",
+        "properties": properties,
+        "required": ["type"],
+        **both,
+    }
+
+
 def _section(kind: str) -> JsonSchema:
-    rows, needed = _KEYS[kind], ["type"]
+    rows, needed = KEYS[kind], ["type"]
     properties: JsonSchema = {"type": {"const": kind, "description": "what kind of traffic"}}
     for field in dataclasses.fields(TYPES[kind]):
         schema, meaning, unit = rows[field.name]
@@ -216,7 +79,7 @@ def _section(kind: str) -> JsonSchema:
             needed.append(field.name)
     section = {
         "title": section_name(kind),
-        "description": _TITLES[kind],
+        "description": TITLES[kind],
         "type": "object",
         "properties": properties,
         "required": needed,
@@ -230,11 +93,15 @@ def _together(kind: str) -> JsonSchema:
     if kind == "trace":
         scaled = {"required": ["time_scale"], "properties": {"time_scale": {"not": {"const": 1}}}}
         return {"not": {"allOf": [given("rate"), scaled]}}
-    at_once = {"required": ["rate"], "properties": {"rate": {"anyOf": _INFINITY}}}
+    at_once = {"required": ["rate"], "properties": {"rate": {"anyOf": INFINITY}}}
     limited = given("max_concurrency")
-    counted: JsonSchema = {"anyOf": [given("num_requests"), limited, {"not": at_once}]}
+    said: JsonSchema = {"anyOf": [given(COUNTS.get(kind, "num_requests")), limited, {"not": at_once}]}
     paced: JsonSchema = {"anyOf": [{"required": ["rate"]}, limited]}
-    whole_section: JsonSchema = {"allOf": [counted, paced]}
+    whole_section: JsonSchema = {"allOf": [said, paced]}
+    if kind == "chat":
+        forgets = {"required": ["keep_answers"], "properties": {"keep_answers": {"const": False}}}
+        reasons = {"required": ["keep_reasoning"], "properties": {"keep_reasoning": {"const": True}}}
+        whole_section["not"] = {"allOf": [forgets, reasons]}
     if kind == "image":
         whole_section["oneOf"] = [given("image_size"), given("image_tokens")]
     return whole_section
@@ -263,6 +130,16 @@ def _length(name: str, low: int, high: int) -> JsonSchema:
         ),
     ]
     bounds = {"min": one, "max": one}
+    return _drawn(name, one, bounds, forms)
+
+
+def _drawn(
+    name: str,
+    one: JsonSchema,
+    bounds: Mapping[str, JsonSchema],
+    forms: list[tuple[str, Mapping[str, JsonSchema], list[str]]],
+) -> JsonSchema:
+    """A value, or a distribution in one of its forms: (kind, parameters, needed ones)."""
     drawn = [
         {
             "type": "object",
@@ -274,3 +151,15 @@ def _length(name: str, low: int, high: int) -> JsonSchema:
         for kind, parameters, needed in forms
     ]
     return {"title": name, "description": "a number, or a distribution to draw from", "anyOf": [one, *drawn]}
+
+
+def _duration() -> JsonSchema:
+    forms: list[tuple[str, Mapping[str, JsonSchema], list[str]]] = [
+        ("constant", {"value": seconds()}, ["value"]),
+        ("uniform", {}, ["min", "max"]),
+        ("exponential", {"mean": number(0, MAX_SECONDS)}, ["mean"]),
+        ("lognormal", {"average": number(0, MAX_TOKENS), "median_ratio": number(0, 1)}, ["average"]),
+        ("lognormal", {"mean": number(-21.5, 21.5), "sigma": number(0, 10)}, ["mean", "sigma"]),
+    ]
+    bounds = {"min": seconds(), "max": seconds()}
+    return _drawn("Duration", seconds(), bounds, forms)

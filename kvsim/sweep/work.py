@@ -42,13 +42,13 @@ def seconds_of(scenario: Scenario) -> float:
 
     Whatever is compiled must be at hand.
     """
-    import dataclasses
+    from kvsim.scenario.workload import shortened
 
     total = _num_requests(scenario)
     if not math.isfinite(total):
         return math.inf
     few = min(_FEW_REQUESTS, max(int(total), 1))
-    short = dataclasses.replace(scenario.workload, num_requests=few)
+    short = shortened(scenario.workload, few)
     begin = time.perf_counter()
     run_point(scenario.model_copy(update={"workload": short}))
     return (time.perf_counter() - begin) * total / few
@@ -66,9 +66,9 @@ def rehearse(scenario: Scenario) -> tuple[str, str]:
 
     So everything is compiled once, before workers start that would each compile it.
     """
-    import dataclasses
+    from kvsim.scenario.workload import shortened
 
-    short = dataclasses.replace(scenario.workload, num_requests=1)
+    short = shortened(scenario.workload, 1)
     return kvsim_version(), run_point(scenario.model_copy(update={"workload": short}))
 
 

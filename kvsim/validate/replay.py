@@ -22,7 +22,8 @@ from kvsim.tokens import segments, stream_key
 from kvsim.validate.score import figures
 from kvsim.workload.request import Request, RequestBlock, Workload, blocks_of
 from kvsim.workload.streams import token_streams
-from kvsim.workload.trace import TraceWorkload, read_lines
+from kvsim.workload.trace import TraceWorkload
+from kvsim.workload.trace_lines import read_lines
 
 REQUEST_COLUMNS = (
     "request_id",

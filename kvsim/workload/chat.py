@@ -18,14 +18,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.tokens import Segments, segments, stream_key
+from kvsim.tokens import Segments, stream_key
 from kvsim.workload.arrivals import ArrivalTimes
+from kvsim.workload.chat_turns import Turns, follow_up, turn_id
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, one_of, shown, whole
 from kvsim.workload.durations import Duration, DurationSpec, duration
 from kvsim.workload.generated import MAX_CHOICES, Tags, check_pace, check_tags, with_outputs
 from kvsim.workload.lengths import Length, LengthSpec, length
 from kvsim.workload.popularity import POPULARITIES, Popularity
-from kvsim.workload.request import FollowUp, LoRA, Request, RequestBlock, requests_of
+from kvsim.workload.request import Request, RequestBlock, requests_of
 from kvsim.workload.streams import blocks, generator, token_streams
 
 MAX_TURNS = 100_000
@@ -119,6 +120,10 @@ class ChatWorkload:
         turns = self.lengths("num_turns")
         return None if self.num_sessions is None or turns.low < turns.high else self.num_sessions * turns.low
 
+    @property
+    def has_follow_ups(self) -> bool:
+        return self.lengths("num_turns").high > 1
+
     def requests(self, seed: int) -> Iterator[Request]:
         """The requests of `blocks`, one by one."""
         return requests_of(self.blocks(seed))
@@ -148,100 +153,8 @@ class ChatWorkload:
                 tags.adapters(count),
                 [f"session-{i}" for i in range(first, first + count)],
             )
-            follow_ups = [_follow_up(request, drawn, *rows[i : i + 2]) for i, request in enumerate(block)]
+            follow_ups = [follow_up(request, drawn, *rows[i : i + 2]) for i, request in enumerate(block)]
             yield replace(block, follow_ups=follow_ups)
-
-
-def turn_id(session: str, number: int) -> str:
-    """The name of a session's request, counted from 1."""
-    return f"{session}-turn-{number}"
-
-
-@dataclass(frozen=True, eq=False)
-class _Turns:
-    """Turns of some sessions, one after another, as columns; shape (turns,) each.
-
-    questions, answers: keys of the token streams; an answer's stream holds the reasoning first.
-    """
-
-    questions: NDArray[np.uint64]
-    question_lens: NDArray[np.int64]
-    answers: NDArray[np.uint64]
-    reasoning_lens: NDArray[np.int64]
-    output_lens: NDArray[np.int64]
-    limits: NDArray[np.int64]
-    think_times: NDArray[np.float64]
-    keep_answers: bool
-    keep_reasoning: bool
-
-    def outputs(self, rows: NDArray[np.int64]) -> Segments:
-        """What the model says in these turns, shape (rows, 3)."""
-        content = np.zeros((len(rows), 3), np.uint64)
-        content[:, 0], content[:, 2] = self.answers[rows], self.output_lens[rows]
-        return content
-
-    def question(self, row: int) -> tuple[int, int, int]:
-        return int(self.questions[row]), 0, int(self.question_lens[row])
-
-    def kept(self, row: int, num_output_tokens: int) -> tuple[int, int, int]:
-        """The part of an answer that stands in later prompts."""
-        if not self.keep_answers:
-            return 1, 0, 0
-        start = 0 if self.keep_reasoning else int(self.reasoning_lens[row])
-        said = min(num_output_tokens, int(self.output_lens[row]))
-        return int(self.answers[row]), start, max(said - start, 0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Session:
-    """What the turns of a session share; it has the rows first .. end - 1 of `turns`."""
-
-    name: str
-    turns: _Turns
-    first: int
-    end: int
-    cache_salt: str | None
-    lora: LoRA | None
-    priority: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _NextTurn:
-    """The follow-up that asks the question of turn `row` behind `prompt`."""
-
-    session: _Session
-    row: int
-    prompt: Segments
-
-    @property
-    def think_time(self) -> float:
-        return float(self.session.turns.think_times[self.row])
-
-    def next_request(self, arrival_time: float, num_output_tokens: int) -> Request:
-        session, turns, row = self.session, self.session.turns, self.row
-        new = segments(turns.kept(row - 1, num_output_tokens), turns.question(row))
-        prompt = np.concatenate([self.prompt, new])
-        return Request(
-            turn_id(session.name, row - session.first + 1),
-            arrival_time,
-            prompt,
-            turns.outputs(np.array([row])),
-            int(turns.limits[row]),
-            cache_salt=session.cache_salt,
-            lora=session.lora,
-            priority=session.priority,
-            session=session.name,
-            follow_up=_NextTurn(session, row + 1, prompt) if row + 1 < session.end else None,
-        )
-
-
-def _follow_up(request: Request, turns: _Turns, first: np.int64, end: np.int64) -> FollowUp | None:
-    """What comes after a session's first request."""
-    if end == first + 1:
-        return None
-    tags = request.cache_salt, request.lora, request.priority
-    session = _Session(request.session or "", turns, int(first), int(end), *tags)
-    return _NextTurn(session, int(first) + 1, request.prompt)
 
 
 class _Drawer:
@@ -256,7 +169,7 @@ class _Drawer:
         }
         self._think_times, self._rng = spec.think_times(), generator(seed, "think_time")
 
-    def draw(self, count: int) -> tuple[_Turns, NDArray[np.int64]]:
+    def draw(self, count: int) -> tuple[Turns, NDArray[np.int64]]:
         """The turns of the next `count` sessions; session i has the rows bounds[i] .. bounds[i + 1] - 1."""
         rows = np.concatenate([[0], np.cumsum(self._draw("num_turns", count))])
         total, spec = int(rows[-1]), self._spec
@@ -265,7 +178,7 @@ class _Drawer:
         reasoning = self._draw("reasoning_len", total)
         outputs = reasoning + self._draw("output_len", total)
         limits = outputs if spec.max_tokens is None else np.full(total, spec.max_tokens)
-        return _Turns(
+        return Turns(
             questions,
             self._draw("question_len", total),
             answers,
@@ -294,7 +207,7 @@ class _Starts:
         self._contexts = stream_key(seed, "context")
         self._context_length, self._rng = spec.lengths("context_len"), generator(seed, "context_len")
 
-    def draw(self, first: int, turns: _Turns, rows: NDArray[np.int64]) -> tuple[Segments, NDArray[np.int64]]:
+    def draw(self, first: int, turns: Turns, rows: NDArray[np.int64]) -> tuple[Segments, NDArray[np.int64]]:
         """Of the sessions number first, ...; their first turns are `rows`. As segments and bounds."""
         count = len(rows)
         picked = self._picks.draw(count)

@@ -1,4 +1,4 @@
-"""Times that people take: seconds, or a distribution with bounds.
+"""Times that people take: seconds, or a distribution with bounds. The spellings:
 
     2.5
     {distribution: constant, value: 2.5}

@@ -73,6 +73,10 @@ class GeneratedWorkload(ABC):
     def _output_length(self) -> Length:
         return length("output_len", self.output_len, low=1)
 
+    @property
+    def has_follow_ups(self) -> bool:
+        return False
+
     @abstractmethod
     def prompt_source(self, seed: int) -> PromptSource:
         """The prompts of a run."""

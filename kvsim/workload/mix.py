@@ -16,14 +16,16 @@ from kvsim.tokens import stream_key
 from kvsim.workload.arrivals import ArrivalTimes
 from kvsim.workload.chat import ChatWorkload
 from kvsim.workload.checks import FieldError, number, shown
-from kvsim.workload.generated import GeneratedWorkload, check_pace
+from kvsim.workload.generated import check_pace
+from kvsim.workload.image import ImageWorkload
 from kvsim.workload.request import FollowUp, ImageFeature, Request, RequestBlock, requests_of
+from kvsim.workload.shared_prefix import SharedPrefixWorkload
 from kvsim.workload.streams import blocks, generator
 
 PACE = ("rate", "num_requests", "num_sessions", "max_concurrency", "arrival", "burstiness")
 MAX_PARTS = 1000
 
-PartWorkload = GeneratedWorkload | ChatWorkload
+PartWorkload = SharedPrefixWorkload | ImageWorkload | ChatWorkload
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,18 @@ class MixWorkload:
         for name, part in self.parts.items():
             if not isinstance(name, str) or not name or "/" in name:
                 raise FieldError("parts", f"{shown(name)} is not a name; give text without /")
+            if not isinstance(part, MixPart) or not isinstance(part.workload, PartWorkload):
+                raise FieldError(f"parts.{name}", f"{shown(part)} is not a MixPart of such a workload")
             number(f"parts.{name}.weight", part.weight, 0.0, 1e9)
 
     @property
     def num_requests(self) -> int | None:
         """The arrivals, if none of them goes on as a session."""
-        goes_on = any(isinstance(part.workload, ChatWorkload) for part in self.parts.values())
-        return None if goes_on else self.num_arrivals
+        return None if self.has_follow_ups else self.num_arrivals
+
+    @property
+    def has_follow_ups(self) -> bool:
+        return any(part.workload.has_follow_ups for part in self.parts.values())
 
     @property
     def num_loras(self) -> int:

@@ -300,6 +300,10 @@ class Workload(Protocol):
     def max_concurrency(self) -> int | None:
         """Requests under way at most; arrival times are then the earliest ones. None for no limit."""
 
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether some requests go out only when others have ended: sessions."""
+
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, made as they are asked for; equal seed, equal requests."""
 

@@ -3,46 +3,30 @@
 Id k of a trace stands for one fixed stream of tokens, the same in every run; a short last
 chunk uses its first tokens. So two rows share exactly the tokens that their ids say, whatever
 the engine's block size. Outputs carry no ids in these formats: each gets tokens of its own.
+
+Rows with times of their own arrive at them, whatever the server does (an open loop). Traces that record
+sessions (`kvsim.workload.trace_sessions`) go on when the simulated answer has ended.
 """
 
-import gzip
-import hashlib
-import json
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
 
 from kvsim.errors import KvsimError
-from kvsim.tokens import Segments, segments, stream_key
+from kvsim.tokens import segments, stream_key
+from kvsim.workload.arrivals import ArrivalTimes
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, shown, whole
+from kvsim.workload.durations import seconds
 from kvsim.workload.generated import MAX_CONCURRENCY, MAX_RATE, MAX_REQUESTS
+from kvsim.workload.recorded import Pace, RecordedSession, first_request, limited
 from kvsim.workload.request import Request, RequestBlock, blocks_of
-from kvsim.workload.streams import token_streams
-from kvsim.workload.trace_rows import TraceRow, check_order, check_row
-
-_GZIP_MAGIC = b"\x1f\x8b"
-
-
-@lru_cache(maxsize=1 << 18)
-def _id_stream(hash_id: int) -> int:
-    return stream_key("mooncake", hash_id)
-
-
-def prompt_segments(row: TraceRow) -> Segments:
-    """The prompt of a row: one segment an id, shape (ids, 3)."""
-    content = np.zeros((len(row.hash_ids), 3), np.uint64)
-    content[:, 0] = [_id_stream(hash_id) for hash_id in row.hash_ids]
-    content[:, 2] = row.block_size
-    content[-1, 2] = row.input_length - row.block_size * (len(row.hash_ids) - 1)
-    return content
+from kvsim.workload.streams import generator, token_streams
+from kvsim.workload.trace_lines import parse, read_lines
+from kvsim.workload.trace_rows import TraceRow, check_order, check_row, prompt_segments
+from kvsim.workload.trace_sessions import has_sessions, read_sessions
 
 
 def rows_to_requests(
@@ -78,13 +62,18 @@ class TraceWorkload:
     """Replay of a trace file.
 
     path: the file.
-    trace_block_size: tokens an id; None for the format's own (Mooncake 512, Bailian 16).
-    num_requests: at most so many rows; None for all.
-    start: rows before this time of the trace, in seconds, are left out, and it becomes time 0.
+    trace_block_size: tokens an id; None for the format's own (Mooncake 512, Bailian 16, agent sessions
+        say theirs).
+    num_requests: at most so many requests, in the order of the file; None for all.
+    start: rows, or sessions that begin, before this time of the trace, in seconds, are left out, and it
+        becomes time 0.
     time_scale: factor on all times; 0.5 is twice the traffic.
-    rate: instead of time_scale, the mean requests per second wanted; inf sends all at time 0.
+    rate: instead of time_scale, the mean requests per second wanted; inf sends all at time 0. Where sessions
+        are recorded: how many begin per second (Poisson); pauses within them stay.
     max_concurrency: see `GeneratedWorkload`.
     sha256: of the file's rows (`fingerprint`); whoever loads the description checks it.
+    num_sessions: at most so many sessions, where sessions are recorded; None for all.
+    max_think_time: seconds to which longer pauses of recorded sessions are cut; None for none.
     """
 
     path: str
@@ -95,6 +84,8 @@ class TraceWorkload:
     rate: float | None = None
     max_concurrency: int | None = None
     sha256: str | None = None
+    num_sessions: int | None = None
+    max_think_time: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
@@ -114,6 +105,21 @@ class TraceWorkload:
             whole("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
         if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", str(self.sha256)):
             raise FieldError("sha256", f"{shown(self.sha256)} is not 64 hex digits")
+        if self.num_sessions is not None:
+            whole("num_sessions", self.num_sessions, 1, MAX_REQUESTS)
+        if self.max_think_time is not None:
+            seconds("max_think_time", self.max_think_time)
+
+    def located(self, path: str, num_rows: int) -> "TraceWorkload":
+        """This replay of a file found at `path`; `num_requests` tells how many it has, if each row is one."""
+        if has_sessions(path):
+            return replace(self, path=path)
+        return replace(self, path=path, num_requests=min(self.num_requests or num_rows, num_rows))
+
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether the file records sessions; raises KvsimError if it cannot be read."""
+        return has_sessions(self.path)
 
     def rows(self) -> Iterator[TraceRow]:
         """The rows to replay, checked as they are read, at the trace's own times.
@@ -123,17 +129,43 @@ class TraceWorkload:
         kept = (row for row in read_rows(self.path, self.trace_block_size) if row.timestamp >= self.start)
         return islice(kept, self.num_requests)
 
+    def sessions(self) -> Iterator[RecordedSession] | None:
+        """The sessions to replay, if the file records some; None for rows with times of their own.
+
+        Raises KvsimError naming file, line and field.
+        """
+        recorded = read_sessions(self.path, self.trace_block_size)
+        if recorded is None:
+            if self.num_sessions is not None or self.max_think_time is not None:
+                key = "num_sessions" if self.num_sessions is not None else "max_think_time"
+                raise KvsimError(f"{self.path}: records no sessions that go on; leave {key} out")
+            return None
+        kept = (session for session in recorded if session.start >= self.start)
+        return limited(islice(kept, self.num_sessions), self.num_requests)
+
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
-        """The requests in blocks; raises what `requests` does."""
+        """The requests in blocks, of sessions the first ones; raises what `requests` does."""
         return blocks_of(self.requests(seed))
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Requests in order of arrival; raises KvsimError naming file, line and field of a bad row."""
-        factor, request = self._factor(), None
-        for request in rows_to_requests(self.rows(), seed, self.start, factor):
+        request, sessions = None, self.sessions()
+        if sessions is None:
+            requests = rows_to_requests(self.rows(), seed, self.start, self._factor())
+        else:
+            requests = self._first_requests(sessions, seed)
+        for request in requests:
             yield request
         if request is None:
-            raise KvsimError(f"{self.path}: no row at or after start, {self.start:g} s")
+            what = "row" if sessions is None else "session"
+            raise KvsimError(f"{self.path}: no {what} at or after start, {self.start:g} s")
+
+    def _first_requests(self, sessions: Iterator[RecordedSession], seed: int) -> Iterator[Request]:
+        drawn = self.rate and ArrivalTimes(generator(seed, "arrivals"), self.rate, "poisson", 1.0)
+        pace = Pace(self.time_scale, math.inf if self.max_think_time is None else self.max_think_time, seed)
+        for session in sessions:
+            recorded = (session.start - self.start) * self.time_scale
+            yield first_request(session, float(drawn.draw(1)[0]) if drawn else recorded, pace)
 
     def _factor(self) -> float:
         """By how much times are stretched; a given rate takes one more pass over the file."""
@@ -152,7 +184,7 @@ def read_rows(path: str | Path, trace_block_size: int | None = None) -> Iterator
     above: TraceRow | None = None
     for line_number, line in read_lines(path):
         try:
-            row = check_row(_parse(line), trace_block_size)
+            row = check_row(parse(line), trace_block_size)
             check_order(row, above)
         except FieldError as error:
             raise KvsimError(f"{path} line {line_number}: field {error}") from None
@@ -160,50 +192,3 @@ def read_rows(path: str | Path, trace_block_size: int | None = None) -> Iterator
             raise KvsimError(f"{path} line {line_number}: {error}") from None
         above = row
         yield row
-
-
-def _long_digits(digits: str) -> int | str:
-    """A number; one of absurdly many digits stays text, for the check of its field to refuse."""
-    return int(digits) if len(digits) <= 100 else digits
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON at column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise ValueError("not a row: nested too deeply") from None
-    except ValueError:  # Python's own limit on digits
-        return json.loads(line, parse_int=_long_digits)
-
-
-def read_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) of each line that is not blank; gzip is known by its first bytes."""
-    line_number = 0
-    try:
-        with _open(path) as file:
-            for line_number, line in enumerate(file, 1):
-                if line.strip():
-                    yield line_number, line
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        where = f" line {line_number + 1}" if line_number else ""
-        raise KvsimError(f"{path}{where}: cannot be read: {reason}") from None
-
-
-def _open(path: str | Path) -> IO[bytes]:
-    with open(path, "rb") as file:
-        packed = file.read(2) == _GZIP_MAGIC
-    return gzip.open(path, "rb") if packed else open(path, "rb")  # type: ignore[return-value]
-
-
-def fingerprint(path: str | Path) -> tuple[str, int]:
-    """SHA-256 (hex) of a trace's lines and how many there are; gzip or not makes no difference."""
-    digest, count = hashlib.sha256(), 0
-    for _, line in read_lines(path):
-        digest.update(line.strip() + b"\n")
-        count += 1
-    return digest.hexdigest(), count

@@ -14,9 +14,13 @@ least one token.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from kvsim.errors import KvsimError
+from kvsim.tokens import Segments, stream_key
 from kvsim.workload.checks import FieldError, shown, whole
 
 MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
@@ -38,16 +42,21 @@ class TraceRow:
     session: int | str | None = None
 
 
-def check_row(row: Any, trace_block_size: int | None = None) -> TraceRow:
-    """Read one row; `trace_block_size` replaces the format's own. Raises FieldError naming the field."""
+def check_row(row: Any, trace_block_size: int | None = None, in_session: bool = False) -> TraceRow:
+    """Read one row; `trace_block_size` replaces the format's own. Raises FieldError naming the field.
+
+    A row in a session may lack its time, which then is 0, and its ids: then its prompt is like no other.
+    """
     if not isinstance(row, Mapping):
         raise FieldError("row", f"{shown(row)} is not an object with timestamp, input_length, ...")
     bailian = row.get("chat_id") is not None
     block = trace_block_size or (BAILIAN_BLOCK if bailian else MOONCAKE_BLOCK)
-    timestamp = _timestamp(_get(row, "timestamp")) / (1.0 if bailian else 1000.0)
+    timed = not in_session or row.get("timestamp") is not None
+    timestamp = _timestamp(_get(row, "timestamp")) / (1.0 if bailian else 1000.0) if timed else 0.0
     num_input = whole("input_length", _get(row, "input_length"), 1)
     num_output = whole("output_length", _get(row, "output_length"), 0)
-    ids = _hash_ids(_get(row, "hash_ids"), num_input, block)
+    with_ids = not in_session or row.get("hash_ids") is not None
+    ids = _hash_ids(_get(row, "hash_ids"), num_input, block) if with_ids else ()
     chat, parent, session = _name(row, "chat_id"), _name(row, "parent_chat_id"), _name(row, "session_id")
     return TraceRow(timestamp, num_input, num_output, ids, block, chat, parent, session)
 
@@ -115,3 +124,17 @@ def _hint(ids: Any, num_tokens: int) -> str:
     fitting = (size for size in (16, 64, 128, 256, 512) if -(-num_tokens // size) == len(ids))
     size = next(fitting, None) if len(ids) > 4 else None
     return f" (as for trace_block_size: {size})" if size else ""
+
+
+@lru_cache(maxsize=1 << 18)
+def _id_stream(hash_id: int) -> int:
+    return stream_key("mooncake", hash_id)
+
+
+def prompt_segments(row: TraceRow) -> Segments:
+    """The prompt of a row: one segment an id, shape (ids, 3)."""
+    content = np.zeros((len(row.hash_ids), 3), np.uint64)
+    content[:, 0] = [_id_stream(hash_id) for hash_id in row.hash_ids]
+    content[:, 2] = row.block_size
+    content[-1, 2] = row.input_length - row.block_size * (len(row.hash_ids) - 1)
+    return content

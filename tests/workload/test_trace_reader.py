@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kvsim.errors import KvsimError
 from kvsim.tokens import expand, stream_key
 from kvsim.workload.checks import FieldError
-from kvsim.workload.trace import TraceWorkload, fingerprint, rows_to_requests
+from kvsim.workload.trace import TraceWorkload, rows_to_requests
+from kvsim.workload.trace_lines import fingerprint
 from kvsim.workload.trace_rows import check_row, check_rows
 
 
