@@ -102,7 +102,8 @@ Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, wit
 `think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
 The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
 pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
-recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
+recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`. Files with one
+session each become one trace by `jq -c . traces/*.json > sessions.jsonl`.
 
 Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
 a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). `hash_ids` are
