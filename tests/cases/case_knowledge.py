@@ -7,6 +7,7 @@ from case_history import note_history
 from case_router import block_keys, request_of
 
 from kvsim.cluster.router import Router
+from kvsim.workload.request import Request
 
 KNOWLEDGE = {"index", "removed", "metrics", "running", "booked", "weights"}
 PHASES = ("prefill", "decode")
@@ -62,7 +63,7 @@ def _run(router: Router, running: Case) -> int:
     uid = 1
     for name, count in running.items():
         for _ in range(count):
-            router.send(uid, request_of(f"running({uid}):1"), _number(router, name), 0.0)
+            router.send(uid, request_of(f"running-{uid}:1"), _number(router, name), 0.0)
             router.first_token(uid)
             uid += 1
     return uid
@@ -73,9 +74,13 @@ def _book(router: Router, entry: Case, uid: int) -> None:
     phase = entry.get("phase", "prefill")
     assert phase in PHASES, f"booked: phase {phase!r} is none of {PHASES}"
     request = request_of({key: value for key, value in entry.items() if key not in ("on", "phase")})
-    target = _number(router, entry["on"])
+    book(router, request, _number(router, entry["on"]), uid)
+    if phase == "decode":
+        router.first_token(uid)
+
+
+def book(router: Router, request: Request, target: int, uid: int) -> None:
+    """Send a request to a target that the policy did not choose; it books the tokens that are not cached."""
     overlap = int(router.overlaps(request)[target]) * router.block_size
     router.state.scalars["booked_prefill_tokens"] = max(request.num_prompt_tokens - overlap, 0)
     router.send(uid, request, target, 0.0)
-    if phase == "decode":
-        router.first_token(uid)

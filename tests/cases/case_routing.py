@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 from case_forms import Case
-from case_knowledge import KNOWLEDGE, tell
+from case_knowledge import KNOWLEDGE, book, tell
 from case_router import REQUEST_KEYS, request_of, router_of
 
 from kvsim.cluster.policies.hash_trie import CHUNK_SIZE, HashTrie
 from kvsim.cluster.policies.rings import Session
+from kvsim.cluster.policies.vllm_dp import VllmDp
+from kvsim.cluster.policy import CompiledChooser
 from kvsim.cluster.router import Router, TargetFacts
 from kvsim.workload.request import Request
 
@@ -22,6 +24,7 @@ STEP = 1e-3  # s between requests
 
 META = {"id", "title", "area", "kind", "how", "source", "why", "name", "vllm_version", "tolerance", "expect"}
 ROUTING_KEYS = META | KNOWLEDGE | {"policy", "replicas", "request", "requests", "hold"}
+POTENTIAL = {"potential_decode_blocks": "active_blocks", "potential_prefill_tokens": "prefill_tokens"}
 Part = tuple[str, Case, Case]  # where, what is expected, what was seen
 
 
@@ -66,7 +69,7 @@ def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
         assert not unknown, f"request: the runner does not know {sorted(unknown)}"
         request = request_of({key: entry[key] for key in REQUEST_KEYS & entry.keys()}, str(number))
         now = STEP * (number + 1)
-        out.append(_choice(router, request, now, entry["expect"]))
+        out.append(_choice(router, request, now, uid + number, entry["expect"]))
         router.send(uid + number, request, out[-1]["target"], now)
         if not hold:
             router.first_token(uid + number)
@@ -75,14 +78,25 @@ def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
     return out
 
 
-def _choice(router: Router, request: Request, now: float, expect: Case) -> Case:
+def _choice(router: Router, request: Request, now: float, uid: int, expect: Case) -> Case:
     """The choice, and what explains it."""
-    seen: Case = {}
+    seen = _potential(router, request, uid) if POTENTIAL.keys() & expect.keys() else {}
     if "overlap_blocks" in expect:
         seen["overlap_blocks"] = _by_name(router, router.overlaps(request))
     target = router.choose(request, now)
     scores = _by_name(router, np.array(router.state.targets["score"]))
     return {**seen, "target": target, "chosen": router.names[target], "cost": scores, "score": scores}
+
+
+def _potential(router: Router, request: Request, uid: int) -> Case:
+    """What each target's books would say if the request were sent there."""
+    out = {name: np.zeros(router.num_targets, np.int64) for name in POTENTIAL}
+    for target in range(router.num_targets):
+        book(router, request, target, uid)
+        for name, column in POTENTIAL.items():
+            out[name][target] = router.state.targets[column][target]
+        router.end(uid)
+    return {name: _by_name(router, values) for name, values in out.items()}
 
 
 def _by_name(router: Router, values: Any) -> Case:
@@ -173,5 +187,18 @@ def _node(nodes: list[str], name: str) -> str | None:
 
 
 def dp_parts(case: Case) -> Iterator[Part]:
-    raise AssertionError("not yet")
-    yield
+    """Requests that reach one API server with several ranks, one after the other; none ends."""
+    check_keys(case, META | {"client_count", "client_index", "snapshot", "requests"})
+    ranks = [str(rank) for rank in range(len(case["snapshot"]))]
+    policy = VllmDp(client_count=case.get("client_count", 1), client_index=case.get("client_index", 0))
+    router = Router(policy, _facts(ranks))
+    for rank, (waiting, running, usage) in enumerate(case["snapshot"]):
+        router.snapshot(rank, 0.0, waiting, running, usage)
+    chosen = []
+    for uid in range(1, case["requests"] + 1):
+        request = request_of(f"P-{uid}:1")
+        chosen.append(router.choose(request, STEP * uid))
+        router.send(uid, request, chosen[-1], STEP * uid)
+    assert isinstance(router.chooser, CompiledChooser)
+    *_, waiting = router.chooser.arrays  # by API server and rank, as each believes
+    yield "", case.get("expect", {}), {"chosen": chosen, "waiting_after": waiting[0].tolist()}

@@ -1,12 +1,15 @@
 """A user's own policy: from a file, at work, and failing in one line."""
 
 import pickle
+import re
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 from asking import Asked, request
 
+from kvsim.cluster.policies import POLICIES
 from kvsim.cluster.policies.user import UserPolicy
 from kvsim.errors import KvsimError
 from kvsim.scenario.user_policy import is_user_policy, load_user_policy
@@ -228,3 +231,19 @@ class TestLoading:
     def test_names(self):
         assert is_user_policy("policies/mine.py:Mine")
         assert not is_user_policy("dynamo_kv")
+
+
+def test_the_example_of_the_documentation(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "routing.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "least_tokens.py").write_text(code, encoding="utf-8")
+    policy = load_user_policy("least_tokens.py:LeastTokens", {"credit": 0.5}, tmp_path)
+    assert policy.reads_events
+    assert policy.scrapes_every is None
+    router = Asked(policy, ["a", "b", "c"])
+    router.targets["in_flight_tokens"] = [100, 90, 500]
+    router.targets["overlap"] = [2, 0, 0]
+    assert router.choose(request((1, 0, 9))) == 0
+    fields = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| `.*?\|", page, re.MULTILINE)))
+    assert {*fields} >= {"overlap", "kv_cache_usage"}
+    assert {*fields} - set(POLICIES) <= set(router.targets.dtype.names)

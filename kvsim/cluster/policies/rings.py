@@ -116,7 +116,7 @@ class SessionChooser(RingChooser):
 class ConsistentHashing(Policy):
     """sglang's `consistent_hashing`: the routing key, here the session, on a ring; without one, anywhere."""
 
-    names: ClassVar[tuple[str, ...]] = ("consistent_hashing",)
+    names: ClassVar[tuple[str, ...]] = ("consistent_hashing", "consistent_hash")
     blind: ClassVar[bool] = True
 
     def start(self, router: Any) -> Chooser:
