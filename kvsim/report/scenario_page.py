@@ -9,11 +9,12 @@ from typing import Any
 from kvsim.cluster.policy import Policy
 from kvsim.scenario.cluster_schema import USER_SECTION, router_section_name
 from kvsim.scenario.json_schema import json_schema
+from kvsim.scenario.policy_section import RouterKeys
+from kvsim.scenario.router import policy_types
 from kvsim.scenario.workload import PARTS, TYPES
 from kvsim.scenario.workload_keys import LENGTH_RANGES
 from kvsim.scenario.workload_schema import section_name
 from kvsim.workload import durations, lengths
-from kvsim.scenario.router import RouterKeys, policy_types
 
 JsonSchema = dict[str, Any]
 
@@ -40,6 +41,19 @@ or once for all of them, in VS Code's `settings.json`:
 
 What no schema can say, kvsim says when it reads the file: names that the catalog lacks, and keys that do not
 go together.
+"""
+
+CHAT = """\
+The prompts of a session; an answer stands there as far as it was given:
+
+    turn 1        system prompt | context | question 1
+    turn 2        system prompt | context | question 1 | answer 1 | question 2
+    turn 3        system prompt | context | question 1 | answer 1 | question 2 | answer 2 | question 3
+
+An output is `reasoning_len` and `output_len` tokens. Answers have the same tokens in later prompts, so the
+next turn finds the blocks of the prompt and the answer before it, but for the last token said, which never
+went through the model. A turn that the server refuses, such as one that has grown beyond `max_model_len`, ends
+its session.
 """
 
 MIX = """\
@@ -88,12 +102,14 @@ Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, wit
 `think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
 The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
 pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
-recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`.
+recorded files that is 0 for all, so give `rate` (sessions per second) or `max_concurrency`. Files with one
+session each become one trace by `jq -c . traces/*.json > sessions.jsonl`.
 
 Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
-a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). Each has the
-length and ids of its whole prompt; without `hash_ids` it shares nothing. A file whose rows all have a
-`timestamp` and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). `hash_ids` are
+those of the whole prompt, and `input_length` is its length; a row without them holds what is new: its prompt
+is the one before, the answer, and `input_length` tokens of its own. A file whose rows all have a `timestamp`
+and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
 """
 
 CLUSTER = """\
@@ -134,7 +150,10 @@ content is part of the scenario's hash. Further keys of the mapping are keyword 
 """
 
 _COLUMNS = ("key", "default", "unit", "range", "meaning")
-_REFERENCES = {"Duration": "a [duration](#durations)", "EngineSection": "see [engine](#engine)"}  # stands in two sections
+_REFERENCES = {
+    "Duration": "a [duration](#durations)",
+    "EngineSection": "see [engine](#engine)",  # stands in two sections
+}
 _BOUNDS = {
     "minimum": "from {}",
     "exclusiveMinimum": "above {}",
@@ -157,6 +176,8 @@ def scenario_page() -> str:
     for kind in TYPES:
         section = schema["$defs"][section_name(kind)]
         parts += [f"### type: {kind}\n", *_described(section)]
+        if kind == "chat":
+            parts.append(CHAT)
         if kind == "mix":
             weight = schema["$defs"][f"{section_name(PARTS[0])}Part"]["properties"]["weight"]
             parts += [MIX, _table({"properties": {"weight": weight}})]
@@ -190,7 +211,10 @@ def _cluster(schema: JsonSchema) -> Iterator[str]:
         yield section["description"] + "\n"
         parameters = {key: item for key, item in section["properties"].items() if key in _parameters(policy)}
         if parameters:
-            yield _table({"properties": parameters}, _COLUMNS[:2] + _COLUMNS[3:4])
+            told = any("description" in item for item in parameters.values())
+            yield _table(
+                {"properties": parameters}, ("key", "default", "range", "meaning")[: 4 if told else 3]
+            )
     yield "#### A policy of your own\n"
     yield OWN_POLICY
     yield _table({"properties": {"policy_sha256": own["properties"]["policy_sha256"]}})
@@ -260,8 +284,8 @@ def _range(described: JsonSchema) -> str:
         return "true, false"
     name = _definition(described)
     if name:
-        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)")
-        return (known | _REFERENCES).get(name, "see below")
+        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)") | _REFERENCES
+        return known.get(name, "see below")
     found = [words.format(_bound(described[key])) for key, words in _BOUNDS.items() if key in described]
     if found and described.get("exclusiveMinimum", 0) < 1e300:  # else: infinity
         return " ".join(found)

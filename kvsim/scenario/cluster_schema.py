@@ -5,7 +5,8 @@ from typing import Any
 from kvsim.cluster.policies import POLICIES
 from kvsim.cluster.policy import Policy
 from kvsim.scenario.cluster import NAME, SHA256
-from kvsim.scenario.router import USER_POLICY, RouterKeys, policy_section, policy_types
+from kvsim.scenario.policy_section import RouterKeys, policy_section
+from kvsim.scenario.router import USER_POLICY, policy_types
 
 JsonSchema = dict[str, Any]
 

@@ -185,10 +185,19 @@ def _inner(section: Any, part: str, option: str, where: Where) -> Any:
     if isinstance(section, list):
         return section[_index(section, part, option, where)]
     if section.get(part) is None:
+        _check_name(section, where, option)
         section[part] = {}
     elif isinstance(section[part], str) and _is_router(where):
         section[part] = {"policy": section[part]}  # a policy's name stands for this
     return section[part]
+
+
+def _check_name(section: Mapping[str, Any], where: Where, option: str) -> None:
+    """A key in a group, router or link that the cluster has not would make a new one, half empty."""
+    if where[0] == "cluster" and len(where) == 3 and where[1] in ("groups", "routers", "links"):
+        there = f"there are {', '.join(section)}" if section else "it has none"
+        kind = where[1].removesuffix("s")
+        raise ScenarioError(f"{option}: the scenario's cluster has no {kind} {where[2]}; {there}", where)
 
 
 def _is_router(where: Where) -> bool:

@@ -5,58 +5,29 @@ import difflib
 import hashlib
 import math
 import re
-import typing
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationInfo,
     WithJsonSchema,
-    create_model,
 )
 
 from kvsim.cluster.policies import POLICIES
 from kvsim.cluster.policy import Policy
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import is_file
-from kvsim.scenario.engine import Section, key
 from kvsim.scenario.named import folder_of
+from kvsim.scenario.policy_section import RouterKeys, policy_section
 from kvsim.scenario.user_policy import load_user_policy
 from kvsim.workload.checks import FieldError, shown
 
 DEFAULT_POLICY = "round_robin"
 USER_POLICY = r"^.+\.py:.+$"  # FILE.py:CLASS
-
-
-class RouterKeys(Section):
-    """What a router is told and how fast, whatever its policy."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    kv_event_delay: Annotated[float, Field(ge=0, le=1e6)] = key(
-        0.0, "how late KV events reach a router that reads them", "seconds", examples=[0.05]
-    )
-    kv_event_loss: Annotated[float, Field(ge=0, le=1)] = key(
-        0.0, "share of the KV-event messages that never arrive", examples=[0.01]
-    )
-    metrics_interval: Annotated[float, Field(ge=0, le=1e6)] | None = key(
-        None,
-        "between snapshots of the engines' metrics, for policies that take any; 0: fresh at each choice; "
-        "the policy's own if absent",
-        "seconds",
-    )
-    chars_per_token: Annotated[int, Field(ge=1, le=1000)] = key(
-        4, "characters of a token, for policies that read text", "characters"
-    )
-    share: Annotated[float, Field(gt=0, le=1e9)] = key(
-        1.0, "weight of this router among several: requests are dealt out by it, sessions whole"
-    )
 
 
 class RouterSection(RouterKeys):
@@ -211,19 +182,6 @@ def _no_parameter(given: str, kind: type[Policy]) -> str:
     return (
         f"not a parameter of {kind.names[0]}{meant} {own} (any router: {', '.join(RouterKeys.model_fields)})"
     )
-
-
-@cache
-def policy_section(kind: type[Policy]) -> type[RouterKeys]:
-    """The keys of a router with this policy: its parameters, then those of any router."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    parameters: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        default = field.default if field.default is not dataclasses.MISSING else ...
-        if field.default_factory is not dataclasses.MISSING:
-            default = Field(default_factory=field.default_factory)
-        parameters[field.name] = (hints[field.name], default)
-    return create_model(kind.__name__, __base__=RouterKeys, __doc__=kind.__doc__, **parameters)
 
 
 def _plain(value: Any) -> Any:

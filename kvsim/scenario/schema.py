@@ -26,9 +26,10 @@ from kvsim.gpu.cost.calibration import Calibration
 from kvsim.gpu.model import ModelSpec
 from kvsim.rules import releases
 from kvsim.scenario.calibration import read_calibration
-from kvsim.scenario.cluster import ClusterSection, Surroundings, settled
+from kvsim.scenario.cluster import ClusterSection
 from kvsim.scenario.content import digest_of
 from kvsim.scenario.engine import EngineSection, Section, key
+from kvsim.scenario.groups import Surroundings, settled
 from kvsim.scenario.measuring import RecordSection, SloSection
 from kvsim.scenario.named import (
     GpuName,

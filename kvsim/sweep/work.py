@@ -55,7 +55,10 @@ def seconds_of(scenario: Scenario) -> float:
 
 
 def _num_requests(scenario: Scenario) -> float:
-    counted = getattr(scenario.build_workload(), "num_requests", None)
+    """Requests, sessions or arrivals, as the workload counts them."""
+    from kvsim.scenario.workload import count_key
+
+    counted = getattr(scenario.build_workload(), count_key(scenario.workload))
     rate = getattr(scenario.workload, "rate", math.inf)
     in_time = math.inf if scenario.horizon is None else rate * scenario.horizon
     return min(math.inf if counted is None else counted, in_time)

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from kvsim.tokens import Segments, stream_key
 from kvsim.workload.arrivals import ArrivalTimes
-from kvsim.workload.chat_turns import Turns, follow_up, turn_id
+from kvsim.workload.chat_turns import Turns, follow_up
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, one_of, shown, whole
 from kvsim.workload.durations import Duration, DurationSpec, duration
 from kvsim.workload.generated import MAX_CHOICES, Tags, check_pace, check_tags, with_outputs
 from kvsim.workload.lengths import Length, LengthSpec, length
 from kvsim.workload.popularity import POPULARITIES, Popularity
-from kvsim.workload.request import Request, RequestBlock, requests_of
+from kvsim.workload.request import Request, RequestBlock, requests_of, turn_id
 from kvsim.workload.streams import blocks, generator, token_streams
 
 MAX_TURNS = 100_000

@@ -6,12 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.tokens import Segments, segments
-from kvsim.workload.request import FollowUp, LoRA, Request
-
-
-def turn_id(session: str, number: int) -> str:
-    """The name of a session's request, counted from 1."""
-    return f"{session}-turn-{number}"
+from kvsim.workload.request import FollowUp, LoRA, Request, turn_id
 
 
 @dataclass(frozen=True, eq=False)

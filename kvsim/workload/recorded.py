@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvsim.tokens import Segments, segments, stream_key
-from kvsim.workload.request import Request
+from kvsim.tokens import Segments, first_tokens, segments, stream_key
+from kvsim.workload.request import Request, turn_id
 from kvsim.workload.streams import token_streams
 
 
@@ -15,13 +15,15 @@ class RecordedTurn:
     """One request of a session.
 
     pause: seconds from the end of the request before to this one. Its prompt is the first `num_shared`
-    segments of the one before (ids in common), then `new`; so long sessions take little memory.
+    segments of the one before (ids in common), then `new`; so long sessions take little memory. Or, if it
+    `continues`, all of the one before, the answer to that, and `new`.
     """
 
     pause: float
     num_shared: int
     new: Segments
     num_output_tokens: int
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,24 +63,27 @@ def first_request(session: RecordedSession, arrival_time: float, pace: Pace) -> 
 def _request(session: RecordedSession, index: int, prompt: Segments, time: float, pace: Pace) -> Request:
     num_output = max(session.turns[index].num_output_tokens, 1)  # vLLM says at least one token
     stream = int(token_streams(stream_key(pace.seed, "output", session.name), index, 1)[0])
+    output = segments((stream, 0, num_output))
+    is_last = index + 1 == len(session.turns)
     return Request(
-        f"{session.name}-turn-{index + 1}",
+        turn_id(session.name, index + 1),
         time,
         prompt,
-        segments((stream, 0, num_output)),
+        output,
         num_output,
         session=session.name,
-        follow_up=_Next(session, index + 1, prompt, pace) if index + 1 < len(session.turns) else None,
+        follow_up=None if is_last else _Next(session, index + 1, prompt, output, pace),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Next:
-    """The follow-up that sends request `index` of a session, after the one with `prompt`."""
+    """The follow-up that sends request `index` of a session, after the one with `prompt` and `output`."""
 
     session: RecordedSession
     index: int
     prompt: Segments
+    output: Segments
     pace: Pace
 
     @property
@@ -88,5 +93,9 @@ class _Next:
 
     def next_request(self, arrival_time: float, num_output_tokens: int) -> Request:
         turn = self.session.turns[self.index]
-        prompt = np.concatenate([self.prompt[: turn.num_shared], turn.new])
+        if turn.continues:
+            before = [self.prompt, first_tokens(self.output, num_output_tokens)]
+        else:
+            before = [self.prompt[: turn.num_shared]]
+        prompt = np.concatenate([*before, turn.new])
         return _request(self.session, self.index, prompt, arrival_time, self.pace)

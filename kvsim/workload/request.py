@@ -56,6 +56,11 @@ class FollowUp(Protocol):
         """
 
 
+def turn_id(session: str, number: int) -> str:
+    """The name of a session's request, counted from 1."""
+    return f"{session}-turn-{number}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One request.

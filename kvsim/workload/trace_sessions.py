@@ -3,7 +3,9 @@
 Agent sessions (`kvsim.workload.agent_sessions`) stand one on a line and are read as they are asked for. Rows
 of AIPerf's and Dynamo's `mooncake_trace` belong together by `session_id`; a session's first row may have a
 `timestamp` (ms), the later ones have a `delay` (ms after the answer before) in its place. Such rows may stand
-anywhere in the file, so all are read first. Each row has the ids of its whole prompt. A file whose rows all
+anywhere in the file, so all are read first. Rows with ids have those of their whole prompt, as Dynamo takes
+them; rows without hold only what is new, so that their prompt is the one before, the answer and
+`input_length` tokens of their own, as AIPerf sends them (which does so with ids, too). A file whose rows all
 have times of their own records no sessions in this sense, with or without `session_id`: it is replayed as it
 was recorded.
 """
@@ -97,9 +99,10 @@ def _sessions_of_rows(path: str | Path, trace_block_size: int | None) -> list[Re
         except ValueError as error:
             raise KvsimError(f"{path} line {line_number}: {error}") from None
         starts.setdefault(name, row.timestamp)
+        of_session = turns.setdefault(name, [])
         own = segments((stream_key("row without ids", line_number), 0, row.input_length))
-        prompt = prompt_segments(row) if row.hash_ids else own
-        turns.setdefault(name, []).append(RecordedTurn(pause, 0, prompt, row.output_length))
+        prompt, continues = (prompt_segments(row), False) if row.hash_ids else (own, bool(of_session))
+        of_session.append(RecordedTurn(pause, 0, prompt, row.output_length, continues))
     sessions = [RecordedSession(name, starts[name], tuple(of_session)) for name, of_session in turns.items()]
     return sorted(sessions, key=lambda session: session.start)
 

@@ -9,6 +9,7 @@ from kvsim.errors import KvsimError
 from kvsim.gpu.capacity import plan_capacity
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.scenario.loader import template_of
+from kvsim.scenario.policy_section import told
 from kvsim.sim import build
 from kvsim.sweep.asked import asked
 from kvsim.sweep.axes import read_axes
@@ -166,6 +167,17 @@ def test_overrides_reach_every_key(load):
     assert changed.cluster.routers["front"].kv_event_loss == 0.1
     assert changed.cluster.links["rack"].latency == 0
     assert changed.cells()[0].groups[0].plan.config.block_size == 32
+
+
+def test_overrides_make_no_new_names(complaint, load):
+    said = complaint(LONG, "cluster.groups.larg.replicas=7")
+    assert said == (
+        "--set cluster.groups.larg.replicas=7: the scenario's cluster has no group larg; "
+        "there are large, small_cards"
+    )
+    said = complaint(HEAD, "cluster.links.rack.latency=0")
+    assert said == "--set cluster.links.rack.latency=0: the scenario's cluster has no link rack; it has none"
+    assert load(LONG, "cluster.groups.more={replicas: 2}").cluster.num_replicas == 8
 
 
 def test_a_router_and_its_keys_in_any_order(load):
@@ -466,6 +478,48 @@ def test_one_index_for_different_blocks(complaint, load, policy_file, flag, says
     assert said.startswith(f"DIR/case.yaml line 5: cluster.groups.b.engine.{says}")
     load(EVENTS.replace("FLAG", flag).replace("'own.py:Mine'", "random"))
     load(EVENTS.replace("FLAG", "max_num_seqs: 8"))
+
+
+def test_one_account_of_different_blocks(complaint):
+    """Without events Dynamo's router still counts blocks in use."""
+    router = "{policy: dynamo_kv, use_kv_events: false}"
+    text = EVENTS.replace("'own.py:Mine'", router).replace("FLAG", "block_size: 32")
+    assert "cluster.groups.b.engine.block_size: 32, but a has 16; dynamo_kv (r)" in complaint(text)
+
+
+def test_parameters_of_a_policy(complaint, load):
+    router = load(
+        SHORT, "cluster.router={policy: kv, overlap_score_credit: 0.5, router_temperature: 1}"
+    ).cluster.router
+    assert router.policy == "dynamo_kv"
+    assert (router.parameters["overlap_score_credit"], router.parameters["prefill_load_scale"]) == (0.5, 1.0)
+    assert load(SHORT, "cluster.router=dynamo_kv", "cluster.router.use_kv_events=false").cells()[
+        0
+    ].router.policy == (POLICIES["dynamo_kv"](use_kv_events=False))
+    for text, says in (
+        (
+            "overlap_score_credits: 1",
+            "not a parameter of dynamo_kv; did you mean overlap_score_credit? It takes ",
+        ),
+        ("overlap_score_credit: -1", "-1 is out of range; give at least 0"),
+        ("overlap_score_credit: x", "'x' is not a number"),
+        ("use_kv_events: 1", "1 is not true or false"),
+        ("router_ttl_secs: .inf", "inf is not a finite number"),
+    ):
+        key = text.partition(":")[0]
+        said = complaint(f"{HEAD}cluster:\n  router:\n    policy: dynamo_kv\n    {text}\n")
+        assert said.startswith(f"DIR/case.yaml line 8: cluster.router.{key}: {says}")
+
+
+def test_docstrings_tell_of_parameters():
+    """In the JSON Schema and on the page."""
+    description, meanings = told(POLICIES["dynamo_kv"])
+    assert description.endswith("by the names of `KvRouterConfig`.")
+    assert meanings["decode_active_request_weight"] == "blocks that each request in flight counts"
+    assert meanings["overlap_score_credit"] == meanings["overlap_score_credit_decay"]
+    assert told(POLICIES["random"])[1] == {}
+    for kind in POLICIES.values():
+        assert told(kind)[0], kind
 
 
 def test_bytes_of_another_card_are_not_taken_over(complaint, load):

@@ -34,17 +34,17 @@ def meanings(scenario: Scenario, *policies) -> tuple[str, dict]:
 def test_policies_are_names_names_with_parameters_or_mappings(tmp_path: Path) -> None:
     policies = (
         "random",
-        "dynamo_kv:overlap-score-credit=0.5:temperature=0.1",
+        "dynamo_kv:overlap-score-credit=0.5:router_temperature=0.1",
         {"policy": "dynamo_kv", "overlap_score_credit": 2},
     )
     key, values = meanings(scenario(tmp_path, CLUSTER), *policies)
     assert key == "cluster.router"
     assert values == {
         "random": {"policy": "random"},
-        "dynamo_kv:overlap_score_credit=0.5:temperature=0.1": {
+        "dynamo_kv:overlap_score_credit=0.5:router_temperature=0.1": {
             "policy": "dynamo_kv",
             "overlap_score_credit": 0.5,
-            "temperature": 0.1,
+            "router_temperature": 0.1,
         },
         "dynamo_kv:overlap_score_credit=2": {"policy": "dynamo_kv", "overlap_score_credit": 2},
     }

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -246,10 +247,14 @@ def test_rows_with_times_of_their_own_stay_an_open_loop(tmp_path):
         list(replace(spec, max_think_time=1.0).requests(0))
 
 
-def test_rows_without_ids_share_nothing(tmp_path):
-    rows = [{"session_id": 3, "input_length": 100, "output_length": 3, "delay": 0}] * 2
+def test_rows_without_ids_go_on_from_the_answer(tmp_path):
+    rows = [{"session_id": 3, "input_length": 100, "output_length": 60, "delay": 0}] * 3
     (requests,) = played(write(tmp_path / "t", *rows))
-    assert cached_tokens(iter(requests)) == [0, 0]
+    assert [request.num_prompt_tokens for request in requests] == [100, 260, 420]
+    assert cached_tokens(iter(requests)) == [0, 144, 304]
+    first, second = requests[:2]
+    so_far = np.concatenate([expand(first.prompt), expand(first.output)])
+    assert np.array_equal(expand(second.prompt)[:160], so_far)
 
 
 @pytest.mark.parametrize(
