@@ -30,6 +30,8 @@ SWEPT = {
     "engine.gpu_memory_utilization": [0.25, 0.3, 0.4, 0.6, 0.8, 0.95],
     "engine.block_size": [16, 64, 256, 1024],
 }
+CLUSTER = ["cluster={replicas: 8, router: dynamo_kv}", "workload.rate=80", "workload.num_prefixes=40"]
+POLICIES = ["random", "round_robin", "least_request", "dynamo_kv", "longest_prefix"]
 LOADED = {"engine.max_num_seqs": [4, 8, 16, 32, 64, 128], "workload.rate": [20, 40, 80]}
 FIXED = ["engine.available_kv_cache_bytes=null", "workload.num_requests=1500"]
 
@@ -38,7 +40,9 @@ def run_figures() -> dict[str, Figure]:
     recorded = ["record.steps=true", "record.events=true", "slo.ttft=2"]
     busy = kvsim.load_scenario(SCENARIOS / "preemption.yaml", recorded).run()
     tiny = kvsim.load_scenario(SCENARIOS / "quickstart.yaml", TINY).run()
+    cluster = kvsim.load_scenario(SCENARIOS / "quickstart.yaml", CLUSTER).run()
     return {
+        "replicas": cluster.plot.replicas(),
         "memory": busy.plot.memory(),
         "timeseries": busy.plot.timeseries(),
         "cdf": busy.plot.cdf(),
@@ -52,7 +56,10 @@ def sweep_figures() -> dict[str, Figure]:
     quickstart = kvsim.load_scenario(SCENARIOS / "quickstart.yaml", ["workload.num_requests=1000"])
     loaded = quickstart.sweep(LOADED, progress=False)
     sizing = kvsim.load_scenario(SCENARIOS / "qwen3vl_sizing.yaml").sweep(progress=False)
+    clustered = kvsim.load_scenario(SCENARIOS / "quickstart.yaml", CLUSTER)
+    policies = clustered.compare_routers(POLICIES, progress=False)
     return {
+        "routers": policies.plot.routers(),
         "heatmap": swept.plot.heatmap(),
         "lines": swept.plot.lines(x="block_size", y="ttft_p99"),
         "pareto": loaded.plot.pareto(by="rate"),

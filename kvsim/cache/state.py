@@ -35,9 +35,7 @@ def log_of(*kinds: np.int64) -> int:
 
 
 LOG_OFF = log_of()
-LOG_ON = log_of(
-    *(np.int64(kind) for kind in range(int(LOG_EVICTED), int(LOG_FIRST_TOKEN)))
-)
+LOG_ON = log_of(*(np.int64(kind) for kind in range(int(LOG_EVICTED), int(LOG_FIRST_TOKEN))))
 
 CACHE_DTYPE = np.dtype(
     [

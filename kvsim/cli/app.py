@@ -70,11 +70,20 @@ def run(
         typer.Option("--out", "-o", "--results-dir", metavar="DIR", help="Where the results folder goes."),
     ] = Path("results"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the path of the results.")] = False,
+    compare_routers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Run it once under each of these routing policies and show them side by side; parameters "
+            "as NAME:PARAMETER=VALUE.",
+        ),
+    ] = None,
 ) -> None:
     """Run one scenario and write its results folder."""
     from kvsim.cli.run import run_command
 
-    run_command(file, trace, overrides or [], record or [], goodput or [], results_dir, quiet)
+    words = (overrides or [], record or [], goodput or [])
+    raise typer.Exit(run_command(file, trace, *words, results_dir, quiet, compare_routers))
 
 
 @app.command()
@@ -200,7 +209,8 @@ def plot(
         str,
         typer.Argument(
             metavar="KIND",
-            help="Of a run: memory, timeseries, cdf, blocks. Of a sweep: lines, heatmap, pareto, effects.",
+            help="Of a run: memory, timeseries, cdf, blocks, replicas. Of a sweep: lines, heatmap, pareto, "
+            "effects, routers.",
             show_default=False,
         ),
     ],
@@ -224,7 +234,8 @@ def plot(
             metavar="NAME",
             help="heatmap, lines, effects: a figure of the summary, such as hit_rate or ttft_p99. cdf: ttft, "
             "tpot, e2e, queue_time, block_age, reuse_gap. timeseries: running, waiting, kv_usage, hit_rate, "
-            "preemptions, tokens. Of a run several with commas.",
+            "preemptions, tokens. replicas: requests, hit_rate, kv_usage, running, ttft_p99, prompt_tokens, "
+            "busy_time, preemptions. Of a run and of routers several with commas.",
         ),
     ] = None,
     where: Annotated[

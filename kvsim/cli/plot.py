@@ -23,6 +23,8 @@ OPTIONS = {
     "heatmap": ("x", "y", "by", "metric", "where"),
     "pareto": ("x", "y", "by", "where"),
     "effects": ("metric", "where"),
+    "replicas": ("metric",),
+    "routers": ("metric", "by", "where"),
 }
 
 
@@ -69,6 +71,7 @@ def _of_run(plot: "RunPlots", kind: str, options: PlotOptions) -> "Figure":
         "memory": lambda plot, asked: plot.memory(title=asked.title),
         "timeseries": _timeseries,
         "cdf": _cdf,
+        "replicas": lambda plot, asked: plot.replicas(_names(asked.metric), title=asked.title),
         "blocks": lambda plot, asked: plot.blocks(_steps(asked.window), trace=asked.trace, title=asked.title),
     }
     return drawing[kind](plot, options)
@@ -86,7 +89,7 @@ def _cdf(plot: "RunPlots", asked: PlotOptions) -> "Figure":
 
 
 def _names(text: str | None) -> list[str] | None:
-    """--metric of a run: one name or several with commas."""
+    """--metric, one name or several with commas."""
     return [name.strip() for name in text.split(",")] if text is not None else None
 
 
@@ -135,6 +138,8 @@ def _of_sweep(folder: Path, kind: str, options: PlotOptions) -> "Figure":
         return plot.heatmap(value=options.metric, **keys)
     if kind == "effects":
         return plot.effects(options.metric, title=options.title)
+    if kind == "routers":
+        return plot.routers(_names(options.metric), options.by, title=options.title)
     if kind == "pareto":
         return plot.pareto(**keys)
     if options.y is not None and options.metric is not None:

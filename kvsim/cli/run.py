@@ -26,14 +26,19 @@ def run_command(
     goodput: Sequence[str],
     results_dir: Path,
     quiet: bool,
-) -> None:
-    """Raises `KvsimError` for bad input; then nothing has been written."""
+    compare_routers: Sequence[str] | None = None,
+) -> int:
+    """The exit code. Raises `KvsimError` for bad input; then nothing has been written."""
     options: list[str | Override] = [
         *overrides,
         *map(recorded, dict.fromkeys(record)),
         *map(limited, goodput),
     ]
     scenario = load_scenario(file, options, trace)
+    if compare_routers is not None:
+        from kvsim.cli.compare import compare_command  # loads what sweeps need
+
+        return compare_command(scenario, compare_routers, record, results_dir, quiet=quiet)
     showing = progress(quiet, cold=not compiled.is_warm())
     with placed(scenario, file, overrides), showing as on_progress:
         result, folder = run_to_folder(scenario, results_dir, on_progress)
@@ -42,6 +47,7 @@ def run_command(
         _show(result, folder, quiet)
     except OutputError as error:
         raise OutputError(f"{error}; {interrupts.outcome}" if str(error) else "") from None
+    return 0
 
 
 def recorded(table: str) -> Override:

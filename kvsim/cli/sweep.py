@@ -12,10 +12,10 @@ from kvsim.report.sweep import print_sweep_result
 from kvsim.report.tables import console
 from kvsim.scenario import read_template
 from kvsim.sweep.asked import asked
-from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
+from kvsim.sweep.progress import POINTS, SEARCHES, Say, progress_bar
 from kvsim.sweep.result import SweepResult
-from kvsim.sweep.run import Count
-from kvsim.sweep.store import PROBES, TABLE
+from kvsim.sweep.run import Count, OnProgress
+from kvsim.sweep.store import PROBES, REPLICAS, TABLE
 from kvsim.sweep.sweep import run_sweep
 
 
@@ -39,27 +39,25 @@ def sweep_command(
     given = asked(block, place=template.place, **words)
     folder = out if out is not None else Path("results") / f"{template.values['name']}-sweep"
     with progress_bar(SEARCHES if given.find else POINTS, quiet=quiet) as (say, show):
-
-        def on_progress(count: Count) -> None:
-            num_kept = count.kept + count.points
-            interrupts.outcome = (
-                f"{num_kept:,} finished points are kept in {folder}; the same command goes on from there"
-            )
-            show(count)
-
-        result = run_sweep(
-            template,
-            given,
-            folder=folder,
-            on_progress=on_progress,
-            on_compiling=lambda: say(COMPILING),
-            **options,
-        )
+        result = run_sweep(template, given, folder=folder, **watched(folder, say, show), **options)
     interrupts.outcome = f"the results are in {folder}"
     _show(result, folder, quiet=quiet)
     if result.num_failed < len(result.frame):
         return 0
     raise KvsimError(f"{folder}: {_all_failed(result)}")
+
+
+def watched(folder: Path, say: Say, show: OnProgress) -> dict[str, Any]:
+    """What `run_sweep` tells of its progress: to the screen, and for whoever interrupts it."""
+
+    def on_progress(count: Count) -> None:
+        num_kept = count.kept + count.points
+        interrupts.outcome = (
+            f"{num_kept:,} finished points are kept in {folder}; the same command goes on from there"
+        )
+        show(count)
+
+    return {"on_progress": on_progress, "on_compiling": lambda: say(COMPILING)}
 
 
 def _all_failed(result: SweepResult) -> str:
@@ -82,6 +80,7 @@ def _show(result: SweepResult, folder: Path, *, quiet: bool) -> None:
         return
     print_sweep_result(result, console())
     names = [TABLE, *([PROBES] if result.searched else [])]
+    names += [REPLICAS] if result.replicas is not None else []
     print(f"\nTables written to {', '.join(f'{folder / name}.parquet and .csv' for name in names)}")
 
 

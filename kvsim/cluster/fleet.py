@@ -17,6 +17,8 @@ from kvsim.cache.state import (
     LOG_CLEARED,
     LOG_FINISHED,
     LOG_FIRST_TOKEN,
+    LOG_OFF,
+    LOG_ON,
     LOG_REMOVED,
     LOG_STORED,
     NONE,
@@ -32,12 +34,9 @@ from kvsim.cluster.serve import (
     CLUSTER_DTYPE,
     COLLECT,
     END_DTYPE,
-    FOLLOW_UPS,
     FULL_ENGINE,
     FULL_NOTES,
     FULL_ROUTER,
-    MORE,
-    PAUSE,
     ROUTE_DTYPE,
     ClusterState,
     serve,
@@ -179,17 +178,23 @@ class Fleet:
         members["is_idle"] = 1
         members["message_lost"] = members["first_note"] = members["last_note"] = NONE
 
-    def _listen(self, events: bool) -> None:
-        """Have the engines log what routers must know."""
-        if not self._state.scalars["reads_log"][0]:
-            return
-        kinds = [LOG_FIRST_TOKEN, LOG_FINISHED]
-        if events:
-            kinds += [LOG_STORED, LOG_REMOVED, LOG_CLEARED]
+    def _listen(self, to_events: bool) -> None:
+        """Have the engines log what routers must know, besides what is recorded."""
+        s = self._state.scalars[0]
+        kinds = LOG_ON if s["logs_are_recorded"] else LOG_OFF
+        if s["reads_log"]:
+            kinds |= log_of(LOG_FIRST_TOKEN, LOG_FINISHED)
+            if to_events:
+                kinds |= log_of(LOG_STORED, LOG_REMOVED, LOG_CLEARED)
         for core in self.cores:
-            core.kv.pool.scalars["logged_kinds"] |= log_of(*kinds)
+            core.kv.pool.scalars["logged_kinds"] = kinds
 
     # ------------------------------------------------------------ arrivals
+
+    @property
+    def now(self) -> float:
+        """How far the engine that is furthest has come, seconds."""
+        return max(float(core.place["now"][0]) for core in self.cores)
 
     @property
     def has_waiting(self) -> bool:
@@ -339,6 +344,12 @@ class Fleet:
         self._num_told = int(s["num_ends"][0])
         if math.isinf(s["follow_up_due"][0]):
             s["num_ends"] = self._num_told = 0
+
+    def close(self) -> None:
+        """At the end: those who reached an engine during a step that goes on beyond the horizon wait there."""
+        horizon = float(self._state.scalars["horizon"][0])
+        for core, member in zip(self.cores, self._state.members, strict=True):
+            core.advance(horizon, 0, self._windows[member["window_number"]])
 
     # ------------------------------------------------------------ what has happened
 

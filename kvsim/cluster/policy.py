@@ -78,8 +78,7 @@ class CompiledChooser:
     arrays: list[NDArray[Any]]
 
     def grow(self) -> None:
-        """Replace the arrays that are full by larger ones, in place of the old ones in `arrays`."""
-        raise NotImplementedError
+        """Put larger arrays in place of the full ones in `arrays`; nothing to do if none can be full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +97,11 @@ class Policy(ABC):
     def tracks_blocks(self) -> bool:
         """Whether it wants `active_blocks` of the targets."""
         return False
+
+    @property
+    def num_clients(self) -> int:
+        """Front ends that the router stands for, if each knows only of requests of its own."""
+        return 1
 
     @property
     def scrapes_every(self) -> float | None:

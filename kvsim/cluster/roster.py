@@ -64,7 +64,7 @@ class Roster:
             while at + count < len(self._places) and self._places[at + count] == (block, i + count):
                 count += 1  # neighbours in a block
             part = block[i : i + count]
-            rows = _routed_of(part)
+            rows = routed_of(part)
             rows["first_segment"] += first
             rows["end_segment"] += first
             parts.append(rows)
@@ -73,7 +73,8 @@ class Roster:
         return np.concatenate(parts), np.concatenate(segments)
 
 
-def _routed_of(block: Any) -> NDArray[np.void]:
+def routed_of(block: Any) -> NDArray[np.void]:
+    """ROUTED_DTYPE rows of a block's requests, without their hashes."""
     rows = np.zeros(len(block), ROUTED_DTYPE)
     rows["num_prompt_tokens"], rows["max_tokens"] = block.num_prompt_tokens, block.max_tokens
     rows["first_segment"], rows["end_segment"] = block.bounds[:-1], block.prompt_ends

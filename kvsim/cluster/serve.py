@@ -292,18 +292,19 @@ def run_in_order(c, until):
     """All engines up to `until`, the one that is furthest behind first: DONE, CHANGED or as `run_each`."""
     members, s = c.members, c.scalars
     while True:
-        first, now = NONE, until
+        first, now, is_note = NONE, until, False
         for m in range(len(members)):
+            unread = members["is_unread"][m] != 0
             time = math.inf
-            if members["is_unread"][m]:
+            if unread:
                 time = members["published_time"][m]
             elif not members["is_idle"][m]:
                 time = rows_at(members["place"][m], PLACE_DTYPE, 1)["now"][0]
-            if time < now:
-                first, now = np.int64(m), time
+            if time < now or (time == now < until and unread and not is_note):  # ends come before steps
+                first, now, is_note = np.int64(m), time, unread
         if first == NONE:
             return DONE
-        if members["is_unread"][first]:
+        if is_note:
             in_flight, due = s["in_flight"][0], s["follow_up_due"][0]
             why = deliver(c, first)
             if why != DONE:

@@ -30,6 +30,7 @@ ROUTER_DTYPE = np.dtype(
         ("reads_events", "i8"),
         # the request being routed, noted by its policy when it chooses
         ("booked_prefill_tokens", "i8"),
+        ("booked_client", "i8"),  # row of `by_client`
         ("num_lost_messages", "i8"),
         ("num_messages", "i8"),
     ]
@@ -82,10 +83,22 @@ BOOKING_DTYPE = np.dtype(
         ("target", "i8"),
         ("num_prompt_tokens", "i8"),
         ("prefill_tokens", "i8"),
-        ("first_hash", "i8"),  # of `held`, or NONE
-        ("num_hashes", "i8"),
+        ("client", "i8"),
+        ("first_held", "i8"),  # row of `held` where its hashes begin, or NONE
+        ("num_held", "i8"),  # hashes
     ]
 )
+
+
+# What is in use of an array that can become full: a row of `RouterState.fill` for each of the five below
+FILL_DTYPE = np.dtype(
+    [
+        ("used", "i8"),  # rows
+        ("first_free", "i8"),  # row of `held`, or NONE
+        ("lacks", "i8"),  # 1: somebody found no room, so it must grow
+    ]
+)
+IN_BOOKINGS, IN_HOLDERS, IN_ACTIVE, IN_SHARED, IN_HELD = (np.int64(k) for k in range(5))
 
 
 class RouterState(NamedTuple):
@@ -93,7 +106,10 @@ class RouterState(NamedTuple):
 
     scalars (1,); targets (n,); bookings (a power of two,); routed: the window's requests; hashes: their block
     keys, (t, 2), of which the first word is used; segments: their prompts, (s, 3).
-    holders: `kvsim.cluster.worker_sets`, which targets hold a block; active: `kvsim.cluster.active_blocks`.
+    holders, active, shared: tables (`kvsim.cluster.hash_table`) by block hash of which targets hold the block
+    (`worker_sets`) and which have it in use, and by hash and target of how many requests more than one use
+    it (`active_blocks`). held: hashes of requests in flight, in linked rows. by_client: requests in flight of
+    each front end that the router stands for and each target, (clients, n).
     """
 
     scalars: NDArray[np.void]
@@ -102,31 +118,13 @@ class RouterState(NamedTuple):
     routed: NDArray[np.void]
     hashes: NDArray[np.uint64]
     segments: NDArray[np.uint64]
-    holder_scalars: NDArray[np.void]
-    holder_entries: NDArray[np.void]
-    holder_bits: NDArray[np.uint64]
-    holder_buckets: NDArray[np.int32]
-    active_scalars: NDArray[np.void]
-    active_entries: NDArray[np.void]
-    active_buckets: NDArray[np.int32]
+    fill: NDArray[np.void]
+    holders: NDArray[np.uint64]
+    active: NDArray[np.uint64]
+    shared: NDArray[np.uint64]
     held: NDArray[np.uint64]
+    by_client: NDArray[np.int64]
 
-
-# The tables of `worker_sets` and `active_blocks` stand here, because a router is one bundle of arrays.
-HOLDER_TABLE_DTYPE = np.dtype(
-    [("bucket_mask", "i8"), ("first_free", "i8"), ("end", "i8"), ("num_entries", "i8")]
-)
-HOLDER_DTYPE = np.dtype([("hash", "u8"), ("next", "i4"), ("count", "i4")])
-ACTIVE_TABLE_DTYPE = np.dtype(
-    [
-        ("bucket_mask", "i8"),
-        ("first_free", "i8"),
-        ("end", "i8"),
-        ("first_held", "i8"),  # `held` is a ring: hashes of requests in flight
-        ("num_held", "i8"),
-    ]
-)
-ACTIVE_DTYPE = np.dtype([("hash", "u8"), ("target", "i4"), ("count", "i4"), ("next", "i4")])
 
 NUM_ARRAYS = len(RouterState._fields)  # a policy's own arrays follow
 
@@ -142,14 +140,12 @@ def router_at(address):
         array_at(words, 3, ROUTED_DTYPE, 1),
         array_at(words, 4, np.uint64, 2),
         array_at(words, 5, np.uint64, 2),
-        array_at(words, 6, HOLDER_TABLE_DTYPE, 1),
-        array_at(words, 7, HOLDER_DTYPE, 1),
+        array_at(words, 6, FILL_DTYPE, 1),
+        array_at(words, 7, np.uint64, 2),
         array_at(words, 8, np.uint64, 2),
-        array_at(words, 9, np.int32, 1),
-        array_at(words, 10, ACTIVE_TABLE_DTYPE, 1),
-        array_at(words, 11, ACTIVE_DTYPE, 1),
-        array_at(words, 12, np.int32, 1),
-        array_at(words, 13, np.uint64, 1),
+        array_at(words, 9, np.uint64, 2),
+        array_at(words, 10, np.uint64, 2),
+        array_at(words, 11, np.int64, 2),
     )
 
 

@@ -5,10 +5,12 @@ Sources: `request_memory` (`v1/worker/utils.py`) and `determine_available_memory
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import GpuSpec
+from kvsim.gpu.memory_extras import MemoryExtra, memory_extras
 from kvsim.gpu.memory_setup import MemorySetup
 from kvsim.gpu.model import ModelSpec
 from kvsim.gpu.prediction import MemoryPrediction, predict_memory
@@ -102,6 +104,7 @@ def estimate_available(
     gpu_memory_utilization: float | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    data_parallel_size: int = 1,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -110,7 +113,8 @@ def estimate_available(
     """What `kvsim.gpu.prediction` says is left; a prediction, not vLLM's profile run.
 
     max_model_len None or -1: the model's own maximum. Limits that are None: the release's defaults.
-    image_pixels: greatest area of a picture, None for the processor's own.
+    image_pixels: greatest area of a picture, None for the processor's own. data_parallel_size: ranks that
+    share out the routed experts, as in `kvsim.gpu.memory_extras`.
     Raises KVCacheTooSmallError if nothing is left.
     """
     of = release(rules.version)
@@ -138,34 +142,42 @@ def estimate_available(
         image_pixels=image_pixels,
     )
     found = predict_memory(model, of, setup)
-    if found.available <= 0:
-        raise _does_not_fit(model, gpu, setup, found)
+    extras = memory_extras(model, setup, {"data_parallel_size": data_parallel_size})
+    available = found.available - sum(extra.size for extra in extras)
+    if available <= 0:
+        raise _does_not_fit(model, gpu, setup, found, extras)
     text = (
         f"Predicted, not measured: {setup.gpu_memory_utilization} x {format_gib(found.total)} GiB - "
-        f"{_parts(found)} = {format_gib(found.available)} GiB for the KV cache, "
+        f"{_parts(found, extras)} = {format_gib(available)} GiB for the KV cache, "
         f"± {format_gib(found.error)} GiB; set available_kv_cache_bytes for the exact figure"
     )
-    return AvailableEstimate(found.available, text)
+    return AvailableEstimate(available, text)
 
 
-def _parts(found: MemoryPrediction) -> str:
+def _parts(found: MemoryPrediction, extras: Sequence[MemoryExtra]) -> str:
     parts = {
         "weights": found.weights,
         f"activation ({found.cause})": found.activation,
         "CUDA graphs": found.cuda_graphs,
         "non-torch": found.non_torch,
     }
-    return " - ".join(f"{format_gib(size)} GiB {name}" for name, size in parts.items() if size)
+    taken = " - ".join(f"{format_gib(size)} GiB {name}" for name, size in parts.items() if size)
+    return taken + "".join(f" + {format_gib(-extra.size)} GiB {extra.name} ({extra.why})" for extra in extras)
 
 
 def _does_not_fit(
-    model: ModelSpec, gpu: GpuSpec, setup: MemorySetup, found: MemoryPrediction
+    model: ModelSpec,
+    gpu: GpuSpec,
+    setup: MemorySetup,
+    found: MemoryPrediction,
+    extras: Sequence[MemoryExtra],
 ) -> KVCacheTooSmallError:
-    larger = found.available + found.total - found.requested > 0
+    spared = sum(-extra.size for extra in extras)
+    larger = found.available + spared + found.total - found.requested > 0
     key = "engine.gpu_memory_utilization" if larger else "gpu"
     mend = "raise it" if larger else "take a larger one"
     return KVCacheTooSmallError(
-        f"{key}: {model.name} does not fit on {gpu.name}: {_parts(found)} leave nothing of "
+        f"{key}: {model.name} does not fit on {gpu.name}: {_parts(found, extras)} leave nothing of "
         f"{setup.gpu_memory_utilization} x {format_gib(gpu.memory_bytes)} GiB; {mend}, raise "
         "engine.tensor_parallel_size, or give engine.quantization",
         available_bytes=found.available,

@@ -9,8 +9,8 @@ from kvsim.plots.run import RunPlots
 from kvsim.plots.style import SUFFIXES, checked_path, save
 from kvsim.plots.sweep_plots import SweepPlots
 
-RUN_KINDS = ("memory", "timeseries", "cdf", "blocks")
-SWEEP_KINDS = ("lines", "heatmap", "pareto", "effects")
+RUN_KINDS = ("memory", "timeseries", "cdf", "blocks", "replicas")
+SWEEP_KINDS = ("lines", "heatmap", "pareto", "effects", "routers")
 
 __all__ = [
     "RUN_KINDS",

@@ -28,6 +28,11 @@ SHORT = {
     "evictions": "blocks_evicted",
     "slo_share": "slo_all_share",
     "finished": "finished_share",
+    "imbalance": "imbalance_requests_max_over_mean",
+    "imbalance_tokens": "imbalance_prompt_tokens_max_over_mean",
+    "imbalance_busy": "imbalance_busy_time_max_over_mean",
+    "imbalance_running": "imbalance_num_requests_running_max_over_mean",
+    "jain": "imbalance_requests_jain",
 }
 _SHOWN = {
     "time_to_first_token_seconds": "TTFT",
@@ -44,9 +49,18 @@ _SHOWN = {
     "kv_cache_size_tokens": "KV cache size",
     "num_requests_running": "running requests",
     "num_requests_waiting": "waiting requests",
+    "imbalance_requests_max_over_mean": "imbalance of requests (most / mean)",
+    "imbalance_prompt_tokens_max_over_mean": "imbalance of prompt tokens (most / mean)",
+    "imbalance_busy_time_max_over_mean": "imbalance of busy time (most / mean)",
+    "imbalance_num_requests_running_max_over_mean": "imbalance of running requests (most / mean)",
+    "imbalance_requests_jain": "Jain's index of requests",
+    "imbalance_prompt_tokens_jain": "Jain's index of prompt tokens",
+    "imbalance_busy_time_jain": "Jain's index of busy time",
+    "imbalance_num_requests_running_jain": "Jain's index of running requests",
 }
 # Pattern of a flat name -> unit, factor.
 _UNITS = (
+    (r"^imbalance_", "", 1.0),
     (r"kv_cache_usage_perc|hit_rate|recompute_tax|share", "%", 100.0),
     (r"simulated_seconds|busy_time|warm_up", "s", 1.0),
     (r"_seconds(_|$)|ttft|tpot|e2e", "ms", 1e3),
@@ -58,9 +72,10 @@ _UNITS = (
     (r"requests|request_success", "requests", 1.0),
 )
 _LOW_IS_GOOD = re.compile(
-    r"_seconds|preempt|recompute|lost|waiting|refused|unfinished|busy_time|evicted|ttft|tpot|e2e"
+    r"_seconds|preempt|recompute|lost|waiting|refused|unfinished|busy_time|evicted|ttft|tpot|e2e|over_mean"
 )
-_FIGURES = re.compile(r"_(mean|p50|p90|p95|p99|peak|count)$")
+_HIGH_IS_GOOD = re.compile(r"per_second|_jain$")
+_FIGURES = re.compile(r"(?<!_over)_(mean|p50|p90|p95|p99|peak|count)$")
 
 
 @dataclass(frozen=True)
@@ -112,7 +127,7 @@ def described(column: str) -> Metric:
     unit, factor = next(((u, f) for pattern, u, f in _UNITS if re.search(pattern, flat)), ("", 1.0))
     if figure and figure[1] == "count":
         unit, factor = "requests", 1.0
-    low = bool(_LOW_IS_GOOD.search(flat)) and "per_second" not in flat
+    low = bool(_LOW_IS_GOOD.search(flat)) and not _HIGH_IS_GOOD.search(flat)
     return Metric(column, label, unit, factor, low)
 
 

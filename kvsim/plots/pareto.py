@@ -20,13 +20,16 @@ Numbers = NDArray[np.float64]
 
 
 def gpus_of(table: SweepTable, gpus: int) -> Numbers:
-    """GPUs of each point: those of the base scenario, times what was swept of parallel sizes and replicas."""
-    if "num_gpus" in table.frame.columns:
-        return table.frame["num_gpus"].to_numpy(np.float64)
+    """GPUs of each point: as its summary says, which it does of several replicas; else those of the base
+    scenario, times what was swept of parallel sizes and replicas.
+    """
     count = np.full(len(table.frame), float(gpus))
     for axis in table.axes:
         if axis.rsplit(".", 1)[-1] in _GPU_KEYS and table.is_numeric(axis):
             count *= table.frame[axis].to_numpy(np.float64)
+    if "num_gpus" in table.frame.columns:
+        said = table.frame["num_gpus"].to_numpy(np.float64, na_value=np.nan)
+        return np.where(np.isfinite(said), said, count)
     return count
 
 

@@ -17,6 +17,8 @@ from kvsim.plots.blocks import block_history, draw_blocks
 from kvsim.plots.cdf import KINDS, LATENCIES, Sample, draw_cdf
 from kvsim.plots.memory import bar_of_run, draw_memory
 from kvsim.plots.metrics import one_of
+from kvsim.plots.replicas import DEFAULT_PANELS as REPLICA_PANELS
+from kvsim.plots.replicas import draw_replicas
 from kvsim.plots.timeseries import PANELS, draw_timeseries
 from kvsim.scenario import Scenario, load_scenario
 from kvsim.scenario.yaml_file import parse_mapping
@@ -95,6 +97,21 @@ class RunPlots:
         """
         history = block_history(self._scenario(trace), window, self._result.metrics.get("num_steps"))
         return draw_blocks(history, self._of(), title=title, ax=ax)
+
+    def replicas(
+        self,
+        metric: str | Sequence[str] | None = None,
+        *,
+        title: str | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Each replica of a cluster beside the others, and the cluster as a whole.
+
+        metric: one or several of requests, hit_rate, kv_usage (these), running, ttft_p99, prompt_tokens,
+        busy_time, preemptions.
+        """
+        panels = (metric,) if isinstance(metric, str) else tuple(metric or REPLICA_PANELS)
+        return draw_replicas(self._result.metrics, self._of(), panels, title=title, ax=ax)
 
     # ---- what they are drawn from
 

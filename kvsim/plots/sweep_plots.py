@@ -12,6 +12,8 @@ from kvsim.plots.grid import SweepTable
 from kvsim.plots.heatmap import draw_heatmap
 from kvsim.plots.lines import draw_lines
 from kvsim.plots.pareto import draw_pareto
+from kvsim.plots.routers import DEFAULT_PANELS as ROUTER_PANELS
+from kvsim.plots.routers import draw_routers
 
 
 class SweepPlots:
@@ -19,21 +21,28 @@ class SweepPlots:
 
     frame: see `kvsim.sweep.SweepResult.frame`. axes: the swept keys' columns. name: of the scenario.
     gpus: that one point runs on, swept parallel sizes and replicas apart. find: "max:KEY" or "min:KEY" where
-    a row is a search and column KEY what it found. Keys and figures may be shortened: `block_size`,
-    `ttft_p99`, `hit_rate`. All raise KvsimError with one line.
+    a row is a search and column KEY what it found. replicas: `SweepResult.replicas`. Keys and figures may be
+    shortened: `block_size`, `ttft_p99`, `hit_rate`. All raise KvsimError with one line.
     """
 
     def __init__(
-        self, frame: pd.DataFrame, axes: Sequence[str], name: str = "", gpus: int = 1, find: str = ""
+        self,
+        frame: pd.DataFrame,
+        axes: Sequence[str],
+        name: str = "",
+        gpus: int = 1,
+        find: str = "",
+        replicas: pd.DataFrame | None = None,
     ) -> None:
         self._frame, self._axes, self._name, self._gpus, self._find = frame, axes, name, gpus, find
+        self._replicas = replicas
 
     def where(self, values: Mapping[str, Any]) -> "SweepPlots":
         """The same of the points alone that have these values of swept keys, such as {"block_size": 16}."""
         table = self._table()
         for key, value in values.items():
             table = table.where(key, value)
-        return SweepPlots(table.frame, self._axes, self._name, self._gpus, self._find)
+        return SweepPlots(table.frame, self._axes, self._name, self._gpus, self._find, self._replicas)
 
     def lines(
         self,
@@ -77,6 +86,18 @@ class SweepPlots:
     ) -> Figure:
         """What moves a figure most: for each swept key the means of the figure at its values."""
         return draw_effects(self._table(), metric, title=title, ax=ax)
+
+    def routers(
+        self,
+        metric: str | Sequence[str] | None = None,
+        by: str | None = None,
+        *,
+        title: str | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Routing policies side by side: a panel for each figure (hit_rate, ttft_p99, imbalance)."""
+        panels = (metric,) if isinstance(metric, str) else tuple(metric or ROUTER_PANELS)
+        return draw_routers(self._table(), self._replicas, by, panels, title=title, ax=ax)
 
     def _table(self) -> SweepTable:
         return SweepTable(self._frame, self._axes, self._name, self._find)

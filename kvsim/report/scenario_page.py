@@ -1,11 +1,16 @@
 """docs/scenario.md: every key of a scenario file, from the JSON Schema that editors get."""
 
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from kvsim.cluster.policy import Policy
+from kvsim.scenario.cluster_schema import USER_SECTION, router_section_name
 from kvsim.scenario.json_schema import json_schema
+from kvsim.scenario.policy_section import RouterKeys
+from kvsim.scenario.router import policy_types
 from kvsim.scenario.workload import PARTS, TYPES
 from kvsim.scenario.workload_keys import LENGTH_RANGES
 from kvsim.scenario.workload_schema import section_name
@@ -107,7 +112,48 @@ is the one before, the answer, and `input_length` tokens of its own. A file whos
 and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.
 """
 
+CLUSTER = """\
+Replicas that are all alike take two keys:
+
+    cluster:
+      replicas: 8
+      router: {policy: dynamo_kv, kv_event_delay: 0.05}     # or the name alone: dynamo_kv
+
+Others are groups by name. A group takes model, GPU, calibration and engine flags from the scenario and may
+replace each of them, flag by flag. Replicas are named after their group: `large-0`, `large-1`; ranks of
+data-parallel replicas `large-0/dp0`. In names, as in all keys, a dash counts as an underscore.
+
+    cluster:
+      links: {rack: {bandwidth: 25.0e+9, latency: 10.0e-6}}
+      routers: {front: dynamo_kv}
+      groups:
+        large: {replicas: 4, engine: {tensor_parallel_size: 2}}
+        small: {replicas: 8, gpu: l40s, link: rack}
+
+A request is for one model, so groups of one router serve one model. Several routers are cells that share
+nothing: requests are dealt to them by `share`, sessions whole. With `workload.max_concurrency` there is one
+router. `--set` and sweeps reach every key: `cluster.replicas`, `cluster.router` (a name),
+`cluster.router.kv_event_delay`, `cluster.groups.large.replicas`.
+"""
+
+ROUTERS = """\
+A policy's name, or a mapping with these keys and the policy's own parameters:
+"""
+
+POLICIES = """\
+Names are kvsim's, then those of the originals. Parameters have the originals' names and defaults.
+"""
+
+OWN_POLICY = """\
+`policy: FILE.py:CLASS` takes a class of your own; the file is sought beside the scenario first, and its
+content is part of the scenario's hash. Further keys of the mapping are keyword arguments of the class.
+"""
+
 _COLUMNS = ("key", "default", "unit", "range", "meaning")
+_REFERENCES = {
+    "Duration": "a [duration](#durations)",
+    "EngineSection": "see [engine](#engine)",  # stands in two sections
+}
 _BOUNDS = {
     "minimum": "from {}",
     "exclusiveMinimum": "above {}",
@@ -122,6 +168,7 @@ def scenario_page() -> str:
     parts = [HEAD, "## Top level\n", _table(schema)]
     for key, name in _sections(schema, schema):
         parts += [f"## {key}\n", *_described(schema["$defs"][name])]
+        parts += _cluster(schema) if key == "cluster" else []
         for inner, further in _sections(schema["$defs"][name], schema):
             parts += [f"### {key}.{inner}\n", *_described(schema["$defs"][further])]
             parts += _example(key, inner, schema["$defs"][name]["properties"][inner])
@@ -150,9 +197,37 @@ def _sections(section: JsonSchema, schema: JsonSchema) -> Iterator[tuple[str, st
             yield key, name
 
 
+def _cluster(schema: JsonSchema) -> Iterator[str]:
+    """The two forms, and the routers."""
+    definitions = schema["$defs"]
+    own = definitions[USER_SECTION]
+    policy_key = {"policy": {"description": "a name below, or FILE.py:CLASS"}}
+    keys = policy_key | {key: own["properties"][key] for key in RouterKeys.model_fields}
+    table = _table({"properties": keys, "required": ["policy"]})
+    yield from (CLUSTER, "### cluster.router\n", ROUTERS, table, POLICIES)
+    for policy in policy_types():
+        section = definitions[router_section_name(policy)]
+        yield f"#### {', '.join(policy.names)}\n"
+        yield section["description"] + "\n"
+        parameters = {key: item for key, item in section["properties"].items() if key in _parameters(policy)}
+        if parameters:
+            told = any("description" in item for item in parameters.values())
+            yield _table(
+                {"properties": parameters}, ("key", "default", "range", "meaning")[: 4 if told else 3]
+            )
+    yield "#### A policy of your own\n"
+    yield OWN_POLICY
+    yield _table({"properties": {"policy_sha256": own["properties"]["policy_sha256"]}})
+
+
+def _parameters(policy: type[Policy]) -> list[str]:
+    return [field.name for field in dataclasses.fields(policy)]
+
+
 def _definition(described: JsonSchema) -> str | None:
-    """The name of the definition that a key's schema refers to."""
-    choices = [described, *described.get("anyOf", ()), *described.get("allOf", ())]
+    """The name of the definition that a key's schema refers to, itself or for each name."""
+    by_name = described.get("patternProperties", {}).values()
+    choices = [described, *described.get("anyOf", ()), *described.get("allOf", ()), *by_name]
     inner = [choice for part in choices for choice in (part, *part.get("allOf", ()))]
     return next((choice["$ref"].rpartition("/")[2] for choice in inner if "$ref" in choice), None)
 
@@ -167,19 +242,19 @@ def _example(key: str, inner: str, described: JsonSchema) -> list[str]:
     return [f"    {key}:\n      {inner}: {{{flow}}}\n"] if values else []
 
 
-def _table(section: JsonSchema) -> str:
+def _table(section: JsonSchema, columns: Sequence[str] = _COLUMNS) -> str:
     needed = _needed(section)
     rows = [
-        (
-            f"`{key}`",
-            "needed" if key in needed else _shown(described.get("default")),
-            described.get("x-unit", ""),
-            _range(described),
-            described["description"].replace("|", r"\|"),
-        )
+        {
+            "key": f"`{key}`",
+            "default": "needed" if key in needed else _shown(described.get("default")),
+            "unit": described.get("x-unit", ""),
+            "range": _range(described),
+            "meaning": described.get("description", "").replace("|", r"\|"),
+        }
         for key, described in section["properties"].items()
     ]
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *rows]
+    lines = [columns, ("---",) * len(columns), *(tuple(row[name] for name in columns) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
@@ -209,8 +284,8 @@ def _range(described: JsonSchema) -> str:
         return "true, false"
     name = _definition(described)
     if name:
-        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)")
-        return (known | {"Duration": "a [duration](#durations)"}).get(name, "see below")
+        known = dict.fromkeys(LENGTH_RANGES, "a [length](#lengths)") | _REFERENCES
+        return known.get(name, "see below")
     found = [words.format(_bound(described[key])) for key, words in _BOUNDS.items() if key in described]
     if found and described.get("exclusiveMinimum", 0) < 1e300:  # else: infinity
         return " ".join(found)

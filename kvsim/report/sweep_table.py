@@ -6,14 +6,14 @@ errors and remarks are numbered in the table and stand below it in full.
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from kvsim.results.glance import milliseconds, percent
+from kvsim.results.words import milliseconds, percent
 
 Row = Mapping[Any, Any]
 
@@ -36,29 +36,43 @@ def _count(value: float) -> str:
 
 
 # Header, column, how to show it; the more important first.
-_FIGURES = (
+Figures = tuple[tuple[str, str, Callable[[float], str]], ...]
+FIGURES: Figures = (
     ("KV cache tokens", "capacity.kv_cache_size_tokens", _count),
     ("hit rate", "prefix_cache_hit_rate", percent),
     ("TTFT p50 ms", "vllm:time_to_first_token_seconds.p50", milliseconds),
     ("TTFT p99 ms", "vllm:time_to_first_token_seconds.p99", milliseconds),
     ("TPOT p50 ms", "vllm:request_time_per_output_token_seconds.p50", milliseconds),
     ("tokens/s", "generation_tokens_per_second", lambda value: f"{value:,.1f}"),
+    ("imbalance", "imbalance.requests.max_over_mean", lambda value: f"{value:.2f}"),
     ("preemptions", "vllm:num_preemptions", _count),
     ("KV usage", "vllm:kv_cache_usage_perc.mean", percent),
     ("SLO share", "slo.all.share", percent),
 )
 
 
-def print_table(rows: Sequence[Row], keys: Sequence[str], out: Console, *, problems: bool) -> None:
-    """Rows with `keys` before their figures; `problems`: with what is said in ``error`` and ``remark``."""
+def print_table(
+    rows: Sequence[Row],
+    keys: Sequence[str],
+    out: Console,
+    *,
+    problems: bool,
+    shown_figures: Figures = FIGURES,
+    all_in_columns: bool = False,
+) -> None:
+    """Rows with `keys` before their figures; `problems`: with what is said in ``error`` and ``remark``.
+
+    What is the same in all rows stands in a line above, unless `all_in_columns`.
+    """
     swept = [Column(short_key(key), [plain(row[key]) for row in rows]) for key in keys]
     figures = [
         Column(name, [_shown(row.get(column), show) for row in rows])
-        for name, column, show in _FIGURES
+        for name, column, show in shown_figures
         if any(not is_missing(row.get(column)) for row in rows)
     ]
     notes = _Notes(rows if problems else ())
-    same = [column for column in (*swept, *figures) if column.is_constant] if len(rows) > 1 else []
+    told_apart = all_in_columns or len(rows) == 1
+    same = [] if told_apart else [column for column in (*swept, *figures) if column.is_constant]
     shown = [_without_beginning(column, out) for column in swept if column not in same]
     figures = [column for column in figures if column not in same]
     table, left_out = _fitted(shown, figures, notes, len(rows), out)
@@ -147,7 +161,7 @@ def _beginning(a: str, b: str) -> str:
 
 def short_key(key: str) -> str:
     """A key without its section where that is plain."""
-    return key.removeprefix("engine.").removeprefix("workload.")
+    return key.removeprefix("engine.").removeprefix("workload.").removeprefix("cluster.")
 
 
 def _shown(value: Any, show: Any) -> str:

@@ -16,6 +16,7 @@ from kvsim.results.columns import (
 from kvsim.results.event_log import EventLog
 from kvsim.results.log import RequestLog
 from kvsim.results.recorded import ManyRowsWarning, StepLog
+from kvsim.results.replicas import ReplicaStats, RouterStats
 from kvsim.results.result import RunResult
 from kvsim.results.sinks import MemorySink, ParquetSink, Sink, Sinks, Tables
 from kvsim.results.store import ResultsError, folder_name, replacing
@@ -37,8 +38,10 @@ __all__ = [
     "ManyRowsWarning",
     "MemorySink",
     "ParquetSink",
+    "ReplicaStats",
     "RequestLog",
     "ResultsError",
+    "RouterStats",
     "RunResult",
     "Sink",
     "Sinks",

@@ -4,6 +4,7 @@ Times are simulated seconds since the start of the run; an empty cell means that
 tell, such as the first token of a request that never got one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +96,9 @@ COLUMNS = (
     Column("e2e", SECONDS, "s", "finish_time - arrival_time"),
 )
 
+# Second column of the requests' table, only where requests come in sessions.
+SESSION = Column("session", TEXT, "", "conversation that it belongs to (only where there are any)")
+
 # One row per batch that computed something; as `kvsim.engine.state.STEP_DTYPE`, with what follows from it.
 STEP_COLUMNS = (
     Column("instance", SMALL, "", "number of the serving instance"),
@@ -162,8 +166,14 @@ EVENT_COLUMNS = (
 REQUEST_ID_OF_EVENT = Column("request_id", TEXT, "", "name of the request (joined by `RunResult.events`)")
 
 
-def schema(columns: tuple[Column, ...]) -> pa.Schema:
+def schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type) for column in columns])
 
 
+def with_session(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns of requests, the session among them."""
+    return (columns[0], SESSION, *columns[1:])
+
+
 SCHEMA, STEP_SCHEMA, EVENT_SCHEMA = map(schema, (COLUMNS, STEP_COLUMNS, EVENT_COLUMNS))
+SESSION_SCHEMA = schema(with_session(COLUMNS))

@@ -1,7 +1,10 @@
 """A summary as a person reads it: milliseconds, GiB, percent, thousands separated."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from kvsim.results import cluster_glance
+from kvsim.results.words import gib, milliseconds, percent
 
 LATENCIES = (
     ("TTFT", "vllm:time_to_first_token_seconds"),
@@ -21,7 +24,6 @@ WAITING_WORDS = {
     "lora_limit": "max_loras reached",
     "output_in_flight": "preempted, output still in flight",
 }
-GIB = 2**30
 
 
 def facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -37,6 +39,7 @@ def facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Waiting", _waiting(metrics)),
         ("Simulated", _duration(metrics)),
         *_goodput(metrics),
+        *cluster_glance.facts(metrics),
     ]
     refusals = metrics.get("refusals", {})
     return rows + [("Refused", f"{count:,} x {kind}") for kind, count in refusals.items()]
@@ -53,9 +56,14 @@ def text(metrics: Mapping[str, Any]) -> str:
     """The whole summary in plain text."""
     lines = [title(metrics), *notes(metrics), ""]
     lines += [f"{label:<22}{value}" for label, value in facts(metrics)]
-    rows = latency_table(metrics)
-    lines += ["", *(f"{row[0]:<14}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows)]
+    lines += ["", *_aligned(latency_table(metrics), 14)]
+    if replicas := cluster_glance.table(metrics):
+        lines += ["", *_aligned(replicas, max(14, 2 + max(len(row[0]) for row in replicas)))]
     return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]], first_width: int) -> list[str]:
+    return [f"{row[0]:<{first_width}}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows]
 
 
 def title(metrics: Mapping[str, Any]) -> str:
@@ -69,21 +77,6 @@ def notes(metrics: Mapping[str, Any]) -> list[str]:
     """vLLM's capacity lines, and what the figures rest on."""
     step_time = metrics["step_time"].rsplit(" (", 1)[0]  # without the sources
     return [*metrics["capacity"]["lines"], step_time, *metrics.get("step_time_notes", ())]
-
-
-def milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:,.1f}"
-
-
-def gib(num_bytes: float) -> str:
-    """Bytes in GiB (2^30)."""
-    return f"{num_bytes / GIB:.2f} GiB"
-
-
-def percent(fraction: float | None) -> str:
-    if fraction is None:
-        return "-"
-    return "<0.1%" if 0 < fraction < 0.0005 else f"{fraction:.1%}"
 
 
 def _requests(metrics: Mapping[str, Any]) -> str:

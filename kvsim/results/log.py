@@ -21,15 +21,20 @@ class _Chunk:
     def __init__(self, size: int) -> None:
         self.rows = np.empty(size, ROW)  # filled as requests arrive: pages without any are never touched
         self.request_ids: list[str] = []
+        self.sessions: list[str | None] = []
         self.refusals: dict[int, str] = {}
         self.num_live = 0
 
 
 class RequestLog:
-    """One row per request, numbered by arrival: 0, 1, 2, ..."""
+    """One row per request, numbered by arrival: 0, 1, 2, ...
 
-    def __init__(self, sink: Sink, chunk_rows: int = CHUNK_ROWS) -> None:
+    has_sessions: the table gets a column for the session of each request.
+    """
+
+    def __init__(self, sink: Sink, chunk_rows: int = CHUNK_ROWS, *, has_sessions: bool = False) -> None:
         self.sink = sink
+        self.has_sessions = has_sessions
         self.num_arrived = 0
         self.num_ended = 0
         self._chunk_rows = chunk_rows
@@ -41,8 +46,9 @@ class RequestLog:
         request_ids: Sequence[str],
         arrival_times: NDArray[np.float64],
         num_prompt_tokens: NDArray[np.int64],
+        sessions: Sequence[str | None] | None = None,
     ) -> int:
-        """Open rows; returns the number of the first."""
+        """Open rows; returns the number of the first. `sessions`: of each request, None for none."""
         first, done = self.num_arrived, 0
         while done < len(request_ids):
             index, at = divmod(self.num_arrived, self._chunk_rows)
@@ -51,6 +57,8 @@ class RequestLog:
             count = min(self._chunk_rows - at, len(request_ids) - done)
             chunk, part = self._chunks[index], slice(done, done + count)
             chunk.request_ids.extend(request_ids[part])
+            if self.has_sessions:
+                chunk.sessions.extend(sessions[part] if sessions else [None] * count)
             chunk.num_live += count
             rows = chunk.rows[at : at + count]
             rows[:] = _NEW
@@ -74,7 +82,7 @@ class RequestLog:
             self.num_ended -= len(gone)
             for at in gone:
                 del chunk.refusals[at]
-            del chunk.request_ids[keep:]
+            del chunk.request_ids[keep:], chunk.sessions[keep:]
             if keep == 0:
                 del self._chunks[index]
         self.num_arrived = number
@@ -104,7 +112,7 @@ class RequestLog:
             chunk.num_live = 0
         self._flush(keep_partial=False)
         if self.num_arrived == 0:
-            self.sink.write(to_table(new_rows(0), [], {}))
+            self._write(_Chunk(0))
 
     def _places(
         self, numbers: NDArray[np.int64], rows: NDArray[np.void]
@@ -132,9 +140,14 @@ class RequestLog:
             count = len(chunk.request_ids)
             if keep_partial and count < self._chunk_rows:
                 return
-            self.sink.write(to_table(chunk.rows[:count], chunk.request_ids, chunk.refusals))
+            self._write(chunk)
             del self._chunks[self._next_chunk]
             self._next_chunk += 1
+
+    def _write(self, chunk: _Chunk) -> None:
+        rows = chunk.rows[: len(chunk.request_ids)]
+        sessions = chunk.sessions if self.has_sessions else None
+        self.sink.write(to_table(rows, chunk.request_ids, chunk.refusals, sessions))
 
 
 def _copy_fields(target: NDArray[np.void], at: NDArray[np.int64], source: NDArray[np.void]) -> None:

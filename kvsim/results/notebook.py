@@ -1,10 +1,10 @@
 """A summary as a notebook shows it: one small block of HTML that looks right on light and dark pages."""
 
 import html as escaping
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvsim.results import glance
+from kvsim.results import cluster_glance, glance
 
 _STYLE = """\
 <style>
@@ -24,14 +24,18 @@ _STYLE = """\
 def html(metrics: Mapping[str, Any]) -> str:
     notes = "<br>".join(map(escaping.escape, glance.notes(metrics)))
     facts = "".join(_row(row) for row in glance.facts(metrics))
-    header, *latencies = glance.latency_table(metrics)
-    body = _row(header, header=True) + "".join(map(_row, latencies))
+    tables = filter(None, (glance.latency_table(metrics), cluster_glance.table(metrics)))
     return (
         f'{_STYLE}\n<div class="kvsim"><b>{escaping.escape(glance.title(metrics))}</b>'
         f'<div class="note">{notes}</div>'
-        f"<table>{facts}</table>"
-        f'<table class="latency">{body}</table></div>'
+        f"<table>{facts}</table>{''.join(map(_table, tables))}</div>"
     )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the header."""
+    header, *others = rows
+    return f'<table class="latency">{_row(header, header=True)}{"".join(map(_row, others))}</table>'
 
 
 def _row(cells: Iterable[str], header: bool = False) -> str:

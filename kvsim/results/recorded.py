@@ -4,6 +4,7 @@ Chunks have one size whatever the pieces that rows come in, so equal rows give e
 """
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -86,15 +87,21 @@ class StepLog(ChunkedLog):
     name, schema = "steps", STEP_SCHEMA
 
     def __init__(
-        self, sink: Sink, num_gpu_blocks: int, chunk_rows: int = CHUNK_ROWS, many_rows: int = MANY_ROWS
+        self,
+        sink: Sink,
+        num_gpu_blocks: int | Sequence[int],
+        chunk_rows: int = CHUNK_ROWS,
+        many_rows: int = MANY_ROWS,
     ) -> None:
+        """num_gpu_blocks: of every instance, or of each."""
         super().__init__(sink, chunk_rows, many_rows)
-        self._usable_blocks = max(num_gpu_blocks - 1, 1)  # all but the null block
+        self._usable_blocks = np.maximum(np.asarray(num_gpu_blocks) - 1, 1)  # all but the null block
 
     def _table(self, instances: NDArray[np.int32], rows: NDArray[np.void]) -> pa.Table:
         values = {name: rows[name] for name in rows.dtype.names or ()}
         values["instance"] = instances
         values["duration"] = rows["end_time"] - rows["start_time"]
-        values["kv_cache_usage_perc"] = rows["num_blocks_used"] / self._usable_blocks
+        usable = self._usable_blocks[instances] if self._usable_blocks.ndim else self._usable_blocks
+        values["kv_cache_usage_perc"] = rows["num_blocks_used"] / usable
         arrays = [arrow.numbers(values[column.name], column.type) for column in STEP_COLUMNS]
         return pa.Table.from_arrays(arrays, schema=STEP_SCHEMA)

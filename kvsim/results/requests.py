@@ -1,11 +1,13 @@
 """Rows of requests as a table."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from kvsim.results import arrow
-from kvsim.results.columns import COLUMNS, REASONS, ROW, SCHEMA, STATUSES
+from kvsim.results.columns import COLUMNS, REASONS, ROW, SCHEMA, SESSION_SCHEMA, STATUSES
 
 
 def new_rows(count: int) -> NDArray[np.void]:
@@ -29,10 +31,16 @@ def derived(rows: NDArray[np.void]) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def to_table(rows: NDArray[np.void], request_ids: list[str], refusals: dict[int, str]) -> pa.Table:
+def to_table(
+    rows: NDArray[np.void],
+    request_ids: list[str],
+    refusals: dict[int, str],
+    sessions: Sequence[str | None] | None = None,
+) -> pa.Table:
     """Rows as an Arrow table with the columns of `COLUMNS`; NaN becomes an empty cell.
 
-    `refusals` holds the reason of each refused row by its index.
+    `refusals` holds the reason of each refused row by its index; with `sessions`, one of each row, the table
+    has a column of them.
     """
     made = {
         "request_id": arrow.strings(request_ids),
@@ -44,7 +52,10 @@ def to_table(rows: NDArray[np.void], request_ids: list[str], refusals: dict[int,
         made[column.name] if column.name in made else arrow.numbers(values[column.name], column.type)
         for column in COLUMNS
     ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    if sessions is None:
+        return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    arrays.insert(1, pa.array(sessions, pa.string()))
+    return pa.Table.from_arrays(arrays, schema=SESSION_SCHEMA)
 
 
 def _reasons(codes: NDArray[np.uint8], refusals: dict[int, str]) -> pa.StringArray:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kvsim.errors import KvsimError
 from kvsim.results import glance, notebook
-from kvsim.results.columns import COLUMNS, EVENT_COLUMNS, REQUEST_ID_OF_EVENT, STEP_COLUMNS
+from kvsim.results.columns import COLUMNS, EVENT_COLUMNS, REQUEST_ID_OF_EVENT, STEP_COLUMNS, with_session
 from kvsim.results.sinks import Rows, Sinks, Tables
 from kvsim.results.store import SCENARIO, SUMMARY, read_texts, replacing, write_json, write_text
 
@@ -79,7 +79,11 @@ class RunResult:
         """Type, unit and meaning of every column of `requests`, `steps` and `events`."""
         import pandas as pd
 
-        tables = {"requests": COLUMNS, "steps": STEP_COLUMNS, "events": (*EVENT_COLUMNS, REQUEST_ID_OF_EVENT)}
+        tables = {
+            "requests": with_session(COLUMNS),
+            "steps": STEP_COLUMNS,
+            "events": (*EVENT_COLUMNS, REQUEST_ID_OF_EVENT),
+        }
         rows = [
             (table, column.name, str(column.type), column.unit, column.meaning)
             for table, columns in tables.items()

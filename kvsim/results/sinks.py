@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvsim.results.columns import EVENT_SCHEMA, SCHEMA, STEP_SCHEMA
+from kvsim.results.columns import EVENT_SCHEMA, SCHEMA, SESSION_SCHEMA, STEP_SCHEMA
 from kvsim.results.store import EVENTS, REQUESTS, STEPS, ResultsError, writing
 
 UNIQUE = ("request_id", "block_hash")
-_SCHEMAS = {REQUESTS: SCHEMA, STEPS: STEP_SCHEMA, EVENTS: EVENT_SCHEMA}
+_SCHEMAS = {REQUESTS: (SCHEMA, SESSION_SCHEMA), STEPS: (STEP_SCHEMA,), EVENTS: (EVENT_SCHEMA,)}
 
 
 class Rows(Protocol):
@@ -76,32 +76,42 @@ class ParquetRows:
 
 
 class ParquetSink(ParquetRows):
-    """Streams chunks to a file; its bytes depend on nothing but the rows. Read, it takes no more."""
+    """Streams chunks to a file; its bytes depend on nothing but the rows. Read, it takes no more.
 
-    def __init__(self, path: Path, schema: pa.Schema = SCHEMA) -> None:
+    All chunks have the columns of the first one.
+    """
+
+    def __init__(self, path: Path) -> None:
         super().__init__(path)
+        self._writer: pq.ParquetWriter | None = None
+        with writing(path):  # found out before there are rows
+            self._file: pa.NativeFile | None = pa.OSFile(str(path), "wb")
+
+    def write(self, table: pa.Table) -> None:
+        assert self._file is not None, "rows after the sink was read"
+        with writing(self.path):
+            if self._writer is None:
+                self._writer = self._begun(table.schema)
+            self._writer.write_table(table)
+
+    def _begun(self, schema: pa.Schema) -> pq.ParquetWriter:
         # Times hardly repeat: a dictionary of them takes three times as long to write, and more room.
         repeating = [
             field.name for field in schema if field.type != pa.float64() and field.name not in UNIQUE
         ]
-        self._writer: pq.ParquetWriter | None = None
-        with writing(path):
-            self._writer = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeating)
-
-    def write(self, table: pa.Table) -> None:
-        assert self._writer is not None, "rows after the sink was read"
-        with writing(self.path):
-            self._writer.write_table(table)
+        return pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=repeating)
 
     @property
     def num_bytes(self) -> int:
         return os.path.getsize(self.path)
 
     def close(self) -> None:
-        if self._writer is not None:
-            with writing(self.path):
+        with writing(self.path):
+            if self._writer is not None:
                 self._writer.close()
-            self._writer = None
+            if self._file is not None:
+                self._file.close()
+        self._writer = self._file = None
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         self.close()
@@ -128,8 +138,8 @@ class Sinks(NamedTuple):
         """Parquet files of a results folder; raises `ResultsError` where they cannot be written."""
         return cls(
             ParquetSink(folder / REQUESTS),
-            ParquetSink(folder / STEPS, STEP_SCHEMA) if steps else None,
-            ParquetSink(folder / EVENTS, EVENT_SCHEMA) if events else None,
+            ParquetSink(folder / STEPS) if steps else None,
+            ParquetSink(folder / EVENTS) if events else None,
         )
 
     def close(self) -> None:
@@ -172,8 +182,8 @@ def _selected(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
 def _reading(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
-            expected = _SCHEMAS.get(path.name)
-            if expected is not None and file.schema_arrow.names != expected.names:
+            expected = _SCHEMAS.get(path.name, ())
+            if expected and file.schema_arrow.names not in [schema.names for schema in expected]:
                 raise ResultsError(f"{path} has not the columns of {path.name}; this kvsim did not write it")
             yield file
     except (OSError, pa.ArrowInvalid) as error:

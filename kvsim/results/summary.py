@@ -5,7 +5,7 @@ read a chunk at a time. vLLM's names stand in v1/metrics/loggers.py (0.33); what
 there is named without the ``vllm:`` prefix. Distributions are over finished requests only.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kvsim.results import arrow
 from kvsim.results.columns import WAITING_REASONS
 from kvsim.results.percentiles import distributions
+from kvsim.results.replicas import ReplicaStats, RouterStats, cluster_figures
 from kvsim.results.sinks import Rows
 from kvsim.results.tally import MEASURED_BY, TALLIED, Tally
 
@@ -50,12 +51,16 @@ def summarize(
     *,
     slo: Mapping[str, float] | None = None,
     warm_up: float = 0.0,
+    replicas: Sequence[ReplicaStats] = (),
+    routers: Sequence[RouterStats] = (),
 ) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
     `head` names the run (scenario, capacity, simulated seconds) and is copied to the top;
     `stats` holds the engines' counters under vLLM's names without prefix; `slo` limits to ttft,
     tpot and e2e, in seconds. Requests that arrived before `warm_up` (seconds) count in totals only.
+    `replicas`: every engine, in the order of their numbers; several of them get parts of their own,
+    ``routers``, ``imbalance`` and ``replicas``.
     """
     tally = Tally(warm_up, slo or {})
     figures = _distributions(requests, tally)
@@ -78,6 +83,7 @@ def summarize(
         "requests_per_second": _ratio(tally.measured_finished, seconds),
         **_goodput(tally, slo or {}, seconds),
         **figures,
+        **cluster_figures(replicas, routers, requests, tally.measured),
     }
 
 

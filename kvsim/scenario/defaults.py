@@ -42,6 +42,7 @@ def filled(
     `model` is as served, see `kvsim.gpu.quantization`. Raises FieldError for flags that do not go together.
     """
     _check_ranks(engine, model)
+    _check_data_parallel(engine, model)
     batched, seqs = batch_defaults(gpu, rules)
     seqs = engine.max_num_seqs or seqs
     batched = engine.max_num_batched_tokens or _fitting_batch(engine, rules, model, batched, seqs)
@@ -57,9 +58,12 @@ def filled(
         "max_num_seqs": engine.max_num_seqs or min(seqs, batched),
         "gpu_memory_utilization": engine.gpu_memory_utilization or rules.default_gpu_memory_utilization,
         "max_loras": engine.max_loras or (DEFAULT_MAX_LORAS if num_loras else None),
+        "api_server_count": engine.api_server_count or _api_servers(engine),
     }
     _check_length(engine, rules, model, update["max_num_seqs"])
-    return engine.model_copy(update=update)
+    result = engine.model_copy(update=update)
+    result._given = engine
+    return result
 
 
 def _check_ranks(engine: EngineSection, model: ModelSpec) -> None:
@@ -68,6 +72,26 @@ def _check_ranks(engine: EngineSection, model: ModelSpec) -> None:
         check_stages(model.num_hidden_layers, engine.pipeline_parallel_size)
     except KvsimError as error:
         raise as_field_error(error) from None
+
+
+def _check_data_parallel(engine: EngineSection, model: ModelSpec) -> None:
+    """`ParallelConfig.__post_init__`, `EngineArgs.create_engine_config` and
+    `ModelConfig._verify_with_expert_parallelism`.
+    """
+    if engine.enable_expert_parallel and not model.num_experts:
+        raise FieldError("enable_expert_parallel", f"{model.name} has no experts; leave it out")
+    if not engine.data_parallel_external_lb:
+        return
+    if engine.data_parallel_size == 1:
+        raise FieldError("data_parallel_external_lb", "goes with a data_parallel_size above 1; leave it out")
+    if not model.num_experts:
+        problem = f"{model.name} has no experts, so vLLM refuses it; give replicas of the cluster instead"
+        raise FieldError("data_parallel_external_lb", problem)
+
+
+def _api_servers(engine: EngineSection) -> int:
+    """`ServeSubcommand.cmd` (vllm/entrypoints/cli/serve.py)."""
+    return 1 if engine.data_parallel_external_lb else engine.data_parallel_size
 
 
 def as_field_error(error: KvsimError) -> KvsimError:

@@ -1,4 +1,4 @@
-"""The scenario's `engine` and `cluster` sections: vLLM's flags, their defaults and ranges.
+"""The scenario's `engine` section: vLLM's flags, their defaults and ranges.
 
 Defaults are those of vLLM 0.33's configuration classes. None means no value, or one that vLLM
 derives; `kvsim.scenario.defaults` fills in what depends on release and GPU.
@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     WithJsonSchema,
     field_validator,
 )
@@ -34,7 +35,16 @@ Seqs = Annotated[int, Field(ge=1, le=MAX_SEQS)]
 Batch = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 Bytes = Annotated[int, Field(ge=1, le=MAX_BYTES)]
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
+Servers = Annotated[int, Field(ge=1, le=1024)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+# Flags that came later; at these values a scenario is what it was, see `Scenario.scenario_hash`.
+LATER_FLAGS = {
+    "data_parallel_size": 1,
+    "data_parallel_external_lb": False,
+    "api_server_count": 1,
+    "enable_expert_parallel": False,
+}
 
 KVCacheDtype = Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"]
 Dtype = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
@@ -166,6 +176,14 @@ class EngineSection(Section):
     decode_context_parallel_size: Ranks = key(
         1, "ranks that share a request's tokens; divides tensor_parallel_size", "ranks"
     )
+    data_parallel_size: Ranks = key(1, "engines of a replica, each with a cache of its own", "ranks")
+    data_parallel_external_lb: bool = key(
+        False, "each rank is a target of the cluster's router; else the API server balances them"
+    )
+    api_server_count: Servers | None = key(
+        None, "API servers that balance the ranks; data_parallel_size if absent, 1 if balanced outside"
+    )
+    enable_expert_parallel: bool = key(False, "whole experts on each GPU instead of a slice of every one")
     dtype: Dtype = key("auto", "of weights, and of the KV cache for auto; float32 doubles both")
     kv_cache_dtype: KVCacheDtype = key("auto", "of the KV cache; auto is the model's")
     quantization: Annotated[str, AfterValidator(str.lower)] | None = key(
@@ -173,6 +191,19 @@ class EngineSection(Section):
         "a method of vLLM: sets the bytes of a weight; the model's own if absent",
         examples=["fp8", "awq", "gptq"],
     )
+
+    _given: "EngineSection | None" = PrivateAttr(default=None)
+
+    @property
+    def num_gpus(self) -> int:
+        """Of a replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keys that were given, before defaults were filled in."""
+        source = self._given or self
+        return {name: getattr(source, name) for name in source.model_fields_set}
 
     @field_validator("block_size")
     @classmethod
@@ -190,18 +221,4 @@ class EngineSection(Section):
         seqs = info.data.get("max_num_seqs")
         if seqs is not None and value < seqs:
             raise ValueError(f"{value} is below max_num_seqs, {seqs}; a step must have a token for each")
-        return value
-
-
-class ClusterSection(Section):
-    """How many replicas serve the traffic, and who spreads it."""
-
-    replicas: Annotated[int, Field(ge=1, le=100_000)] = key(1, "only 1 so far", "serving instances", const=1)
-    router: Literal["round_robin"] = key("round_robin", "who gets a request")
-
-    @field_validator("replicas")
-    @classmethod
-    def _replicas(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError(f"{value} replicas are not simulated yet; give 1")
         return value

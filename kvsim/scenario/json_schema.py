@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kvsim.scenario.cluster_schema import complete_cluster
 from kvsim.scenario.schema import Scenario
 from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload_schema import JsonSchema, counted, given, workload_definitions
@@ -21,6 +22,7 @@ def json_schema() -> JsonSchema:
     """The schema; plain values, in a fixed order."""
     raw = Scenario.model_json_schema()
     definitions = raw.pop("$defs") | workload_definitions()
+    complete_cluster(definitions)
     definitions["SweepSection"] = SweepSection.model_json_schema()
     properties = raw.pop("properties")
     properties["sweep"] = {

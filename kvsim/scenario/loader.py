@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from kvsim.errors import KvsimError
 from kvsim.scenario.problems import Where, first_problem, locate
+from kvsim.scenario.router import RouterSection
 from kvsim.scenario.schema import Scenario, with_trace
 from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload import WorkloadSpec, plain_section
@@ -107,8 +108,8 @@ class Template:
         """With some values replaced; raises as `load_scenario`, a `ScenarioError` where a key is to blame."""
         values = copy.deepcopy(dict(self.values))
         source = _Source(self.source.path, self.source.lines)
-        for each in overrides:
-            where, value, option = read_override(each) if isinstance(each, str) else each
+        read = [read_override(each) if isinstance(each, str) else each for each in overrides]
+        for where, value, option in sorted(read, key=_depth):
             if where[0] == "sweep":
                 raise ScenarioError(
                     f"{option}: the sweep: block is no part of a scenario; kvsim sweep has an option "
@@ -124,6 +125,11 @@ class Template:
         scenario = _checked(values, source, None if self.trace is None else Path(self.trace))
         scenario._sweep = self.sweep
         return scenario
+
+
+def _depth(override: Override) -> int:
+    """A whole section is replaced before keys in it are, in whatever order they were typed."""
+    return len(override.where)
 
 
 def _checked(values: dict[str, Any], source: _Source, trace: Path | None) -> Scenario:
@@ -179,8 +185,23 @@ def _inner(section: Any, part: str, option: str, where: Where) -> Any:
     if isinstance(section, list):
         return section[_index(section, part, option, where)]
     if section.get(part) is None:
+        _check_name(section, where, option)
         section[part] = {}
+    elif isinstance(section[part], str) and _is_router(where):
+        section[part] = {"policy": section[part]}  # a policy's name stands for this
     return section[part]
+
+
+def _check_name(section: Mapping[str, Any], where: Where, option: str) -> None:
+    """A key in a group, router or link that the cluster has not would make a new one, half empty."""
+    if where[0] == "cluster" and len(where) == 3 and where[1] in ("groups", "routers", "links"):
+        there = f"there are {', '.join(section)}" if section else "it has none"
+        kind = where[1].removesuffix("s")
+        raise ScenarioError(f"{option}: the scenario's cluster has no {kind} {where[2]}; {there}", where)
+
+
+def _is_router(where: Where) -> bool:
+    return where == ("cluster", "router") or (where[:2] == ("cluster", "routers") and len(where) == 3)
 
 
 def _index(section: list[Any], part: str, option: str, where: Where) -> int:
@@ -202,6 +223,8 @@ def _put_trace(values: dict[str, Any], trace: str, source: _Source) -> None:
 
 def _plain(value: Any) -> Any:
     """Sections and descriptions of workloads as the mappings that a file has."""
+    if isinstance(value, RouterSection):
+        return _plain(value.resolved())
     if isinstance(value, BaseModel):
         return _plain({key: getattr(value, key) for key in value.model_fields_set})
     if isinstance(value, WorkloadSpec):

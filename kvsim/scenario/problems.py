@@ -17,6 +17,7 @@ _HINTS = {
     "workload": "a section with type: shared_prefix, image, chat, mix or trace",
     "method": "ngram or eagle",
     "num_speculative_tokens": "how many tokens are drafted each step",
+    "bandwidth": "bytes per second",
     "acceptance": "the chance that a draft token is accepted, 0 to 1",
 }
 _KINDS = {
@@ -49,7 +50,7 @@ def first_problem(error: ValidationError, schema: type[BaseModel]) -> tuple[Wher
 
 
 def _problem(details: ErrorDetails, schema: type[BaseModel]) -> tuple[Where, str]:
-    where = tuple(str(part) for part in details["loc"])
+    where = tuple(str(part) for part in details["loc"] if part != "[key]")
     kind, value = details["type"], details["input"]
     context = details.get("ctx", {})
     if kind == "value_error":
@@ -81,10 +82,13 @@ def _own(where: Where, error: Exception) -> tuple[Where, str]:
 
 
 def _section(schema: type[BaseModel], where: Where) -> type[BaseModel]:
-    """The model class of a nested section."""
-    for key in where:
-        annotation = schema.model_fields[key].annotation
+    """The model class of a nested section; some are kept by name."""
+    parts = list(where)
+    while parts:
+        annotation = schema.model_fields[parts.pop(0)].annotation
         kinds = (annotation, *typing.get_args(annotation))
+        if typing.get_origin(annotation) is dict:
+            parts = parts[1:]
         schema = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return schema
 

@@ -1,8 +1,6 @@
 """The scenario: one frozen, checked description of a run."""
 
 import dataclasses
-import hashlib
-import json
 import math
 import os
 import re
@@ -18,7 +16,6 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -27,12 +24,23 @@ from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost.calibration import Calibration
 from kvsim.gpu.model import ModelSpec
-from kvsim.gpu.quantization import served_as
-from kvsim.rules import releases, rules_for
-from kvsim.scenario.calibration import digest, read_calibration
-from kvsim.scenario.defaults import as_field_error, filled
-from kvsim.scenario.engine import ClusterSection, EngineSection, Section, key
+from kvsim.rules import releases
+from kvsim.scenario.calibration import read_calibration
+from kvsim.scenario.cluster import ClusterSection
+from kvsim.scenario.content import digest_of
+from kvsim.scenario.engine import EngineSection, Section, key
+from kvsim.scenario.groups import Surroundings, settled
 from kvsim.scenario.measuring import RecordSection, SloSection
+from kvsim.scenario.named import (
+    GpuName,
+    ModelName,
+    Text,
+    Version,
+    folder_of,
+    pinned_calibration,
+    pinned_model,
+)
+from kvsim.scenario.served import Served, filled_engine
 from kvsim.scenario.sweep_block import SweepSection
 from kvsim.scenario.workload import (
     WorkloadSpec,
@@ -52,60 +60,18 @@ from kvsim.workload.trace_lines import fingerprint
 
 if TYPE_CHECKING:
     from kvsim.results import RunResult
+    from kvsim.sim.build import Cell
     from kvsim.sim.step_view import StepView
     from kvsim.sweep import SweepResult
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def _version(value: Any) -> str:
-    """ "0.33" for 0.33, "0.33" and "0.33.0"."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{shown(value)} is not a release of vLLM such as 0.33")
-    try:
-        return rules_for(str(value)).version
-    except KvsimError as error:
-        raise ValueError(str(error).removeprefix("vllm_version: ")) from None
-
-
-def _version_schema() -> dict[str, Any]:
-    """What `_version` takes."""
-    numbers = [float(name) for name in releases() if str(float(name)) == name]
-    text = {"type": "string", "pattern": rf"^({'|'.join(map(re.escape, releases()))})(\..*)?$"}
-    return {"anyOf": [{"enum": numbers}, text]}
-
-
-def _gpu(value: str) -> str:
-    """The catalog's spelling."""
-    try:
-        return catalog.gpu(value).name
-    except KvsimError as error:
-        raise ValueError(str(error).removeprefix("gpu: ")) from None
-
-
-def _folder(info: ValidationInfo) -> Path:
-    """Where the scenario file stands; the working directory for one made in Python."""
-    return Path((info.context or {}).get("folder", ""))
-
-
-def _model(value: str, info: ValidationInfo) -> str:
-    """The catalog's spelling; a path to a config.json stays as it is."""
-    try:
-        path = catalog.config_file(value, _folder(info))
-        name = catalog.model(path or value).name
-    except KvsimError as error:
-        raise ValueError(str(error).removeprefix("model: ")) from None
-    return value if path else name
-
-
 def _calibration(value: str, info: ValidationInfo) -> str:
     """A calibration file of the scenario's GPU."""
     if "gpu" in info.data:  # else another error will be told
-        read_calibration(value, _folder(info), info.data["gpu"])
+        read_calibration(value, folder_of(info), info.data["gpu"])
     return value
-
-
-Text = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class Scenario(Section):
@@ -124,10 +90,10 @@ class Scenario(Section):
         pattern=rf"^{_NAME.pattern}$",
     )
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = key(0, "of everything drawn at random")
-    vllm_version: Annotated[str, BeforeValidator(_version), WithJsonSchema(_version_schema())] = key(
+    vllm_version: Version = key(
         "0.33", f"whose rules apply: {' or '.join(releases())}", examples=list(releases())
     )
-    model: Annotated[Text, AfterValidator(_model)] = key(
+    model: ModelName = key(
         ...,
         "a name of `kvsim models`, or a config.json (or its folder), sought beside the scenario first",
         examples=catalog.model_names(),
@@ -137,7 +103,7 @@ class Scenario(Section):
         "pins that config.json; stands in for its path in the scenario's hash",
         pattern="^[0-9a-f]{64}$",
     )
-    gpu: Annotated[Text, AfterValidator(_gpu)] = key(
+    gpu: GpuName = key(
         ..., "a name of `kvsim gpus`; case, dashes and blanks do not matter", examples=catalog.gpu_names()
     )
     calibration: Annotated[Text, AfterValidator(_calibration)] | None = key(
@@ -158,7 +124,9 @@ class Scenario(Section):
     engine: EngineSection = Field(
         default_factory=EngineSection, validate_default=True, description="vLLM's flags"
     )
-    cluster: ClusterSection = Field(default_factory=ClusterSection, description="replicas and router")
+    cluster: ClusterSection = Field(
+        default_factory=ClusterSection, validate_default=True, description="replicas, routers and links"
+    )
     slo: SloSection | None = key(None, "limits for goodput")
     record: RecordSection = Field(
         default_factory=RecordSection, description="tables beside that of the requests"
@@ -193,30 +161,14 @@ class Scenario(Section):
     def _pin_model(cls, value: str | None, info: ValidationInfo) -> str | None:
         if "model" not in info.data:
             return value  # another error will be told
-        path = catalog.config_file(info.data["model"], _folder(info))
-        if path is None:
-            if value is not None:
-                raise ValueError("goes with a config.json as model; leave it out")
-            return None
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if value not in (None, digest):
-            raise ValueError(f"{path} holds another model, with {digest}")
-        return digest
+        return pinned_model(info.data["model"], value, folder_of(info))
 
     @field_validator("calibration_sha256")
     @classmethod
     def _pin_calibration(cls, value: str | None, info: ValidationInfo) -> str | None:
         if "calibration" not in info.data:
             return value  # another error will be told
-        name = info.data["calibration"]
-        if name is None:
-            if value is not None:
-                raise ValueError("goes with a calibration; leave it out")
-            return None
-        found = digest(name, _folder(info))
-        if value not in (None, found):
-            raise ValueError(f"{name} holds another calibration, with {found}")
-        return found
+        return pinned_calibration(info.data["calibration"], value, folder_of(info))
 
     @field_validator("warm_up")
     @classmethod
@@ -247,26 +199,39 @@ class Scenario(Section):
     def _fill_engine(cls, value: EngineSection, info: ValidationInfo) -> EngineSection:
         if not {"vllm_version", "model", "gpu", "workload"} <= info.data.keys():
             return value  # another error will be told
-        rules = rules_for(info.data["vllm_version"])
-        num_loras: int = getattr(info.data["workload"], "num_loras", 0)
-        model = info.data["model"]
-        shape = catalog.model(catalog.config_file(model, _folder(info)) or model)
-        try:
-            shape = served_as(shape, rules.version, value.quantization, value.dtype)
-        except KvsimError as error:
-            raise as_field_error(error) from None
-        return filled(value, rules, catalog.gpu(info.data["gpu"]), shape, num_loras)
+        model, gpu, workload = (info.data[key] for key in ("model", "gpu", "workload"))
+        return filled_engine(value, info.data["vllm_version"], model, gpu, workload, folder_of(info))
+
+    @field_validator("cluster")
+    @classmethod
+    def _fill_cluster(cls, value: ClusterSection, info: ValidationInfo) -> ClusterSection:
+        if not {field.name for field in dataclasses.fields(Surroundings)} - {"folder"} <= info.data.keys():
+            return value  # another error will be told
+        known = {key: item for key, item in info.data.items() if key in Surroundings.__annotations__}
+        return settled(value, Surroundings(**known, folder=folder_of(info)))
+
+    @property
+    def served(self) -> Served:
+        """What an engine serves where a group of the cluster says nothing else."""
+        return Served(
+            self.vllm_version,
+            self.model,
+            self.gpu,
+            self.engine,
+            self.calibration,
+            self.image_pixels,
+            self._folder,
+        )
 
     @property
     def model_spec(self) -> ModelSpec:
         """The model's shape, with the engine's dtype and quantization."""
-        shape = catalog.model(catalog.config_file(self.model, self._folder) or self.model)
-        return served_as(shape, self.vllm_version, self.engine.quantization, self.engine.dtype)
+        return self.served.model_spec
 
     @property
     def step_calibration(self) -> Calibration | None:
         """Numbers of the step times, where the scenario names a file of them."""
-        return read_calibration(self.calibration, self._folder, self.gpu) if self.calibration else None
+        return self.served.step_calibration
 
     def _pinned_calibration(self) -> dict[str, str | None]:
         if not self.calibration:
@@ -309,6 +274,19 @@ class Scenario(Section):
         """The trace file that is replayed, found; None for other workloads."""
         return self._trace.path if self._trace else None
 
+    @property
+    def num_gpus(self) -> int:
+        """Of all replicas."""
+        if self.cluster.is_short:
+            return self.cluster.replicas * self.engine.num_gpus
+        return sum(group.replicas * group.engine.num_gpus for group in self.cluster.groups.values())
+
+    def cells(self) -> "tuple[Cell, ...]":
+        """Routers with the groups that they serve; raises KvsimError for one without room for a request."""
+        from kvsim.scenario.cells import cells_of  # the simulator is only needed here
+
+        return cells_of(self)
+
     def build_workload(self) -> Workload:
         """The traffic, ready to yield requests."""
         spec: WorkloadSpec = self.workload
@@ -328,7 +306,7 @@ class Scenario(Section):
             **self._pinned_calibration(),
             "engine": self.engine.model_dump(),
             "workload": _plain(plain_section(self.workload)),
-            "cluster": self.cluster.model_dump(),
+            "cluster": self.cluster.resolved(),
             "horizon": self.horizon,
             "warm_up": self.warm_up,
             "slo": self.slo.model_dump() if self.slo else None,
@@ -343,19 +321,10 @@ class Scenario(Section):
     def scenario_hash(self) -> str:
         """SHA-256 (hex) over the canonical JSON of `resolved`.
 
-        A trace, a config.json and a calibration count by their content, not by where they lie; what is
-        recorded beside the requests does not count, since it changes nothing else.
+        A trace, a config.json, a calibration and a user's policy count by their content, not by where they
+        lie; what is recorded beside the requests does not count, since it changes nothing else.
         """
-        values = self.resolved()
-        values.pop("record")
-        if self.model_sha256:
-            values.pop("model")
-        values.pop("calibration", None)
-        values["workload"].pop("path", None)
-        if values["workload"]["max_concurrency"] is None:  # a later key; without it a scenario is what it was
-            values["workload"].pop("max_concurrency")
-        text = json.dumps(_canonical(values), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.resolved())
 
     def run(self) -> "RunResult":
         """Simulate; the result has DataFrame views. Raises KvsimError if the scenario cannot run."""
@@ -407,6 +376,29 @@ class Scenario(Section):
             fresh=fresh,
             ignore_block=ignore_block,
             progress=progress,
+        )
+
+    def compare_routers(
+        self,
+        policies: Sequence[str | Mapping[str, Any]],
+        *,
+        out: str | Path | None = None,
+        workers: int | None = None,
+        ray: str | None = None,
+        fresh: bool = False,
+        progress: bool = True,
+    ) -> "SweepResult":
+        """Run it under each of these routing policies, as `kvsim run --compare-routers` does.
+
+        policies: names, "name:parameter=value", or mappings with the key policy. The others: see `sweep`.
+        The result's ``frame`` has a row for each policy, its ``replicas`` one for each policy and replica.
+        Raises KvsimError for unknown policies and wrong parameters; one that fails later is a row with its
+        ``error``.
+        """
+        from kvsim.sweep.sweep import compare_scenario  # made of scenarios, so it stands above this package
+
+        return compare_scenario(
+            self, policies, out=out, workers=workers, ray=ray, fresh=fresh, progress=progress
         )
 
     def steps(
@@ -495,12 +487,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return "inf" if value == math.inf else value
-
-
-def _canonical(value: Any) -> Any:
-    """10.0 and 10 are one number."""
-    if isinstance(value, Mapping):
-        return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_canonical(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

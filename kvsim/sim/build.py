@@ -1,12 +1,16 @@
 """From a scenario to what the engine is told: memory to blocks, flags to configuration."""
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kvsim.cache.groups import KVGroup
+from kvsim.cluster.policy import Policy
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.core import EngineCore
+from kvsim.engine.handle import arrays_of
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import CUDA_GRAPH_TOKENS, StepCost
@@ -46,16 +50,13 @@ _SAME_OPTIONS = (
 )
 
 
+GIB = 1 << 30
 WOULD_NOT_START = "vLLM would not start"  # begins the remark among the capacity's lines
 
 
-class Scenario(Protocol):
-    """What a run reads of a scenario (`kvsim.scenario.Scenario`)."""
+class Served(Protocol):
+    """What plans an engine: a scenario, or what a group of its cluster serves (`kvsim.scenario.served`)."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
     @property
     def vllm_version(self) -> str: ...
     @property
@@ -69,6 +70,17 @@ class Scenario(Protocol):
     @property
     def engine(self) -> Any: ...
     @property
+    def image_pixels(self) -> int | None: ...
+
+
+class Scenario(Served, Protocol):
+    """What a run reads of a scenario (`kvsim.scenario.Scenario`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
     def cluster(self) -> Any: ...
     @property
     def horizon(self) -> float | None: ...
@@ -79,9 +91,8 @@ class Scenario(Protocol):
     @property
     def record(self) -> Any: ...
     @property
-    def image_pixels(self) -> int | None: ...
-    @property
     def scenario_hash(self) -> str: ...
+    def cells(self) -> "tuple[Cell, ...]": ...
     def build_workload(self) -> Workload: ...
     def to_yaml(self) -> str: ...
 
@@ -95,7 +106,78 @@ class EnginePlan:
     capacity: Mapping[str, Any]
 
 
-def plan_engine(scenario: Scenario) -> EnginePlan:
+@dataclass(frozen=True)
+class Link:
+    """Between a router and the replicas of a group. bandwidth: bytes per second; latency: seconds."""
+
+    name: str
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class RouterSpec:
+    """Who chooses, and what it is told how late.
+
+    kv_event_delay: seconds. kv_event_loss: share of the messages. metrics_interval: seconds between
+    snapshots, 0 for fresh ones at each choice, None for a policy that takes none.
+    """
+
+    policy: Policy
+    kv_event_delay: float
+    kv_event_loss: float
+    metrics_interval: float | None
+    chars_per_token: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Replicas that are alike.
+
+    data_parallel_size: engines of a replica, each with a cache of its own. internal_balancing: a replica
+    is one target and its API servers (`api_server_count`) choose the rank; else each rank is a target.
+    link: None where the router is next door.
+    """
+
+    name: str
+    replicas: int
+    data_parallel_size: int
+    internal_balancing: bool
+    api_server_count: int
+    link: Link | None
+    plan: EnginePlan
+
+    @property
+    def replica_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{number}" for number in range(self.replicas))
+
+    @property
+    def engine_names(self) -> tuple[str, ...]:
+        """Replicas in order, ranks of each in order."""
+        if self.data_parallel_size == 1:
+            return self.replica_names
+        ranks = range(self.data_parallel_size)
+        return tuple(f"{replica}/dp{rank}" for replica in self.replica_names for rank in ranks)
+
+    @property
+    def num_engines(self) -> int:
+        return self.replicas * self.data_parallel_size
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A router and all that it chooses among; cells share nothing but the traffic.
+
+    share: weight of this cell when requests are dealt out to several.
+    """
+
+    name: str
+    router: RouterSpec
+    share: float
+    groups: tuple[Group, ...]
+
+
+def plan_engine(scenario: Served) -> EnginePlan:
     """Raises KvsimError for a scenario without room for a request."""
     model = scenario.model_spec
     available, estimate = available_bytes(scenario, model)
@@ -107,10 +189,22 @@ def plan_engine(scenario: Scenario) -> EnginePlan:
     )
 
 
+def check_single(scenario: Scenario) -> None:
+    """Raises KvsimError for more than one engine, where one is looked at."""
+    cluster, ranks = scenario.cluster, scenario.engine.data_parallel_size
+    if not cluster.is_short or cluster.replicas * ranks > 1:
+        how = "--set cluster.replicas=1" if ranks == 1 else "--set engine.data_parallel_size=1"
+        what = f"{cluster.replicas * ranks:,}" if cluster.is_short else "groups of replicas"
+        way = f"; give {how}" if cluster.is_short else ""
+        raise KvsimError(f"cluster: the scenario has {what}, this looks at one engine{way}")
+
+
 def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[EngineCore]:
     """Raises KvsimError if this machine has too little memory for them."""
     try:
-        return [EngineCore(config, cost) for _ in range(replicas)]
+        cores = [EngineCore(config, cost)]
+        check_memory(replicas * table_bytes(cores[0]), replicas)
+        return cores + [EngineCore(config, cost) for _ in range(replicas - 1)]
     except MemoryError:
         raise KvsimError(
             f"engine: {config.num_gpu_blocks:,} blocks and {config.max_num_seqs:,} sequences of "
@@ -119,7 +213,34 @@ def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[Engi
         ) from None
 
 
-def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | None]:
+def table_bytes(core: EngineCore) -> int:
+    """Bytes that an engine fills as soon as it is made: all but the block table, which fills later."""
+    *tables, _ = arrays_of(core.state, None)  # the last would be the step times, which engines share
+    return sum(table.nbytes for table in tables) - int(core.state.kv.block_tables.nbytes)
+
+
+def check_memory(num_bytes: int, num_engines: int) -> None:
+    """Raises KvsimError if engines' tables alone are more than this machine's memory, which would end the
+    process without a word.
+    """
+    there = machine_memory()
+    if num_bytes > there:
+        raise KvsimError(
+            f"cluster: {num_engines:,} engines need {num_bytes / GIB:,.1f} GiB for their tables, this "
+            f"machine has {there / GIB:,.1f} GiB; lower replicas, engine.data_parallel_size or "
+            "engine.num_gpu_blocks_override"
+        )
+
+
+def machine_memory() -> float:
+    """Bytes of this machine; infinite where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+def available_bytes(scenario: Served, model: ModelSpec) -> tuple[int, str | None]:
     """Bytes for the KV cache on one GPU; and where nobody gave them, the sentence that says so."""
     engine = scenario.engine
     given = engine.kv_cache_memory_bytes or engine.available_kv_cache_bytes
@@ -132,6 +253,7 @@ def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | No
         gpu_memory_utilization=engine.gpu_memory_utilization,
         tensor_parallel_size=engine.tensor_parallel_size,
         pipeline_parallel_size=engine.pipeline_parallel_size,
+        data_parallel_size=engine.data_parallel_size,
         max_model_len=None if engine.max_model_len == "auto" else engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -140,7 +262,7 @@ def available_bytes(scenario: Scenario, model: ModelSpec) -> tuple[int, str | No
     return estimate.available_bytes, estimate.text
 
 
-def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> tuple[KVCachePlan, str | None]:
+def plan_memory(scenario: Served, model: ModelSpec, available: int) -> tuple[KVCachePlan, str | None]:
     """Blocks and the printed sizes; and, where vLLM would not start with them, the sentence that says so.
 
     vLLM wants room for one request of max_model_len. A simulation can do without: requests that do
@@ -162,7 +284,7 @@ def plan_memory(scenario: Scenario, model: ModelSpec, available: int) -> tuple[K
         )
 
 
-def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> EngineConfig:
+def engine_config(scenario: Served, model: ModelSpec, plan: KVCachePlan) -> EngineConfig:
     """Flags and the memory plan as one engine's configuration; raises KvsimError."""
     engine, dcp = scenario.engine, plan.limits.dcp
     budget = max(engine.max_num_batched_tokens, largest_image(model))
@@ -179,7 +301,7 @@ def engine_config(scenario: Scenario, model: ModelSpec, plan: KVCachePlan) -> En
     )
 
 
-def step_cost(scenario: Scenario, model: ModelSpec) -> StepCost:
+def step_cost(scenario: Served, model: ModelSpec) -> StepCost:
     """The model's time per step on the scenario's GPUs."""
     engine = scenario.engine
     return StepCost(
@@ -187,6 +309,7 @@ def step_cost(scenario: Scenario, model: ModelSpec) -> StepCost:
         catalog.gpu(scenario.gpu),
         tensor_parallel_size=engine.tensor_parallel_size,
         pipeline_parallel_size=engine.pipeline_parallel_size,
+        data_parallel_size=engine.data_parallel_size,
         kv_cache_dtype=engine.kv_cache_dtype,
         async_scheduling=engine.async_scheduling,
         calibration=scenario.step_calibration,

@@ -1,6 +1,4 @@
-"""A serving instance: an engine given its time, and its records taken."""
-
-from collections.abc import Iterator
+"""A serving instance's records: who ended and how, taken from its engine as rows of the log."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +13,7 @@ from kvsim.cache.state import (
     RUNNING,
     WAITING,
 )
-from kvsim.engine.core import NO_ARRIVALS, PAUSED, Arrivals, EngineCore
+from kvsim.engine.core import EngineCore
 from kvsim.results import ABORTED, FINISHED, UNFINISHED, RequestLog
 from kvsim.results import REASONS as ROW_REASONS
 from kvsim.results.columns import ROW
@@ -49,20 +47,13 @@ _SAME_FIELDS = (
 
 
 class Instance:
-    """One `EngineCore` that serves requests on the simulated clock.
-
-    It runs ahead of the clock as far as nothing can reach it, in compiled stretches. Requests have
-    numbers, `uid` = 1 + their row in the log.
-    """
+    """One `EngineCore` of a run. Requests have numbers, `uid` = 1 + their row in the log."""
 
     def __init__(
         self, core: EngineCore, log: RequestLog, number: int, horizon: float, recorder: Recorder
     ) -> None:
         self.core = core
         self.number = number
-        self.now = 0.0  # when its next iteration begins, seconds
-        self.unsent = NO_ARRIVALS.rows  # by a client with limited concurrency, when its last stretch ended
-        self._under_way = NO_ARRIVALS  # sent by such a client, but still with the API server
         self._log = log
         self._horizon = horizon
         self._recorder = recorder
@@ -72,35 +63,19 @@ class Instance:
         """End of the latest step, seconds."""
         return float(self.core.state.scalars["busy_until"][0])
 
-    def submit(self, arrivals: Arrivals, until: float) -> Iterator[None]:
-        """Serve, letting in the arrivals, up to `until`: nothing else reaches it earlier.
-
-        Yields now and then, about every tenth of a second.
-        """
-        first, why = 0, PAUSED
-        self.core.client["num_sent"] = len(self._under_way.rows)
-        arrivals = self._under_way.followed_by(arrivals)
-        while why == PAUSED:
-            self.now, first, why = self.core.advance(self.now, until, arrivals, first)
-            self.collect()
-            yield
-        num_sent = int(self.core.client["num_sent"][0])
-        self._under_way, self.unsent = arrivals.part(first, num_sent), arrivals.rows[num_sent:]
-
-    def collect(self) -> int:
-        """Take what the engine has to tell: who ended, steps, events. Returns how many ended."""
+    def collect(self) -> None:
+        """Take what the engine has to tell: who ended, steps, events."""
         self._recorder.record(self.number, self.core)
         ended = self.core.take_finished_rows()
         if not len(ended):
-            return 0
+            return
         numbers, rows = ended["uid"] - 1, self._as_rows(ended)
         in_time = rows["finish_time"] <= self._horizon
         if in_time.all():
             self._log.end(numbers, rows)
-            return len(ended)
+            return
         self._log.end(numbers[in_time], rows[in_time])
         self._log.update(numbers[~in_time], _as_of(rows[~in_time], self._horizon))
-        return len(ended)
 
     def close(self) -> None:
         """Record how far those came who have not ended by the horizon.
@@ -108,9 +83,6 @@ class Instance:
         What a step in progress then brings is not there yet, but its tokens count as generated.
         """
         self.collect()
-        late = self._under_way.rows
-        if len(late):
-            self._log.sent(late["uid"] - 1, late["arrival_time"])
         self._recorder.record(self.number, self.core, at_end=True)
         live = self.core.live_rows()
         self._log.update(live["uid"] - 1, _as_of(self._as_rows(live), self._horizon))

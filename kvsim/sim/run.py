@@ -1,17 +1,17 @@
 """A run: requests arrive, instances serve them, rows and figures come out."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
+from kvsim.cluster.fleet import Fleet
+from kvsim.cluster.serve import FOLLOW_UPS, PAUSE
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.core import NO_ARRIVALS, EngineCore
 from kvsim.errors import KvsimError
 from kvsim.gpu.cost import StepCost
 from kvsim.results import (
@@ -26,12 +26,13 @@ from kvsim.results import (
     summarize,
 )
 from kvsim.sim.build import Scenario, make_cores, plan_engine
+from kvsim.sim.clock import wait_until
+from kvsim.sim.deployment import Deployment
 from kvsim.sim.instance import Instance
 from kvsim.sim.recorder import Recorder, with_notes
-from kvsim.sim.source import Places, limited_source, request_source
 from kvsim.sim.stats import merged
-from kvsim.sim.stepping import SteppingInstance
-from kvsim.workload.request import Request, RequestBlock, Workload, blocks_of, requests_of
+from kvsim.sim.stepping import SteppingFleet
+from kvsim.workload.request import FollowUp, Request, RequestBlock, Workload
 
 TOKENS_AT_ONCE = 1 << 22  # prepared together: 4 MiB of block hashes at 16 tokens a block
 
@@ -45,7 +46,7 @@ class AllRefusedError(KvsimError):
 
 
 class Simulation:
-    """Instances, the request source and the log on one clock.
+    """A deployment, the request source and the log on one clock.
 
     step_by_step: one event of the clock for each request and each engine step, instead of whole
     stretches that nothing can disturb. The results are the same, to the byte; a law says so.
@@ -53,8 +54,7 @@ class Simulation:
 
     def __init__(
         self,
-        config: EngineConfig,
-        cores: list[EngineCore],
+        deployment: Deployment,
         workload: Workload,
         seed: int,
         log: RequestLog,
@@ -66,43 +66,45 @@ class Simulation:
     ) -> None:
         self.env = simpy.Environment(0.0)  # a clock of floats from the start: compiled code is typed
         self.log = log
-        self._first_refused: tuple[int, str] | None = None  # its number, and why
+        self.first_refusal: str | None = None  # why the first of the refused requests can never run
         self.simulated_seconds = 0.0
-        self._config = config
+        self.deployment = deployment
         self._horizon = math.inf if horizon is None else horizon
         self._num_requests = workload.num_requests
         self._on_progress = on_progress
         self._input_error: KvsimError | None = None
         self._cut_short = False  # a request would have come after the horizon
-        self._held_to_the_end = False  # one waited at its client when the horizon came
-        self._num_routed = 0
-        self._places = Places(self.env, workload.max_concurrency)
-        # An end at one instance lets a request reach another: then none may run ahead.
-        step_by_step = step_by_step or (self._places.limited and len(cores) > 1)
-        kind = partial(SteppingInstance, self.env, self._places) if step_by_step else Instance
+        self._follow_ups: dict[int, FollowUp] = {}  # by uid of the request under way that they follow
         recorder = recorder or Recorder()
         self.instances = [
-            kind(core, log, number, self._horizon, recorder) for number, core in enumerate(cores)
+            Instance(core, log, number, self._horizon, recorder)
+            for number, core in enumerate(deployment.cores)
         ]
-        self._held_back = self._places.limited and not step_by_step  # the engine lets requests go out
-        for core in cores:
-            core.limit_client(workload.max_concurrency or 0 if self._held_back else 0, self._horizon)
-        blocks = self._guarded(workload.blocks(seed))
-        if step_by_step:
-            blocks = blocks_of(requests_of(blocks), 1)
-        if self._places.limited and step_by_step:
-            self.env.process(limited_source(self.env, blocks, self._places, self._refusal, self._arrive))
-        else:
-            self.env.process(request_source(self.env, blocks, self._arrive))
+        self._step_by_step = step_by_step
+        kind: Any = partial(SteppingFleet, self.env) if step_by_step else Fleet
+        self._fleet = deployment.fleet(
+            kind,
+            seed,
+            self._collect,
+            max_concurrency=workload.max_concurrency,
+            horizon=self._horizon,
+            has_follow_ups=workload.has_follow_ups,
+            logs_are_recorded=recorder.reads_logs,
+        )
+        self.env.process(self._serve(self._guarded(workload.blocks(seed))))
 
     def run(self) -> None:
-        """Until nothing is left to do, or to the horizon. Raises what the workload raises."""
+        """Until nothing is left to do, or to the horizon. Raises what the workload or a policy raises."""
         try:
-            self.env.run(until=None if math.isinf(self._horizon) else self._horizon)
+            self.env.run()
         except Exception:
             if self._input_error is not None:  # SimPy re-makes exceptions; give out the one that was raised
                 raise self._input_error from None
             raise
+        self._fleet.close()
+        self._note_sent()
+        if self._fleet.has_waiting or np.isfinite(self._fleet.take_ends()["think_time"]).any():
+            self._cut_short = True
         for instance in self.instances:
             instance.close()
         self.simulated_seconds = self._last_instant()
@@ -117,20 +119,70 @@ class Simulation:
     def _latest_end(self) -> float:
         return max(instance.busy_until for instance in self.instances)
 
-    @property
-    def first_refusal(self) -> str | None:
-        """Why the first of the refused requests can never run."""
-        return self._first_refused[1] if self._first_refused else None
-
     def stats(self) -> dict[str, Any]:
         return merged([instance.core.stats() for instance in self.instances])
+
+    # ------------------------------------------------------------ requests
+
+    def _serve(self, blocks: Iterator[RequestBlock]) -> Generator[simpy.Event, None, None]:
+        """Process: hand over each block in time, with the time at which the next one begins."""
+        block = next(blocks, None)
+        while block is not None:
+            following = next(blocks, None)
+            known_until = math.inf if following is None else float(following.arrival_times[0])
+            yield from wait_until(self.env, float(block.arrival_times[0]))
+            self._extend(block, known_until)
+            yield from self._go_on(known_until)
+            block = following
+
+    def _extend(self, block: RequestBlock, known_until: float) -> None:
+        self._note_sent()
+        self._fleet.extend(block, known_until, lambda config, i: refusal(config, block[i]))
+
+    def _go_on(self, known_until: float) -> Generator[simpy.Event, None, None]:
+        """Serve until more requests must be known, or nothing is left to do."""
+        why = PAUSE
+        while why in (PAUSE, FOLLOW_UPS):
+            turn = self._fleet.go_on()
+            why = (yield from turn) if self._step_by_step else turn
+            self._note_sent()
+            if why == FOLLOW_UPS:
+                self._extend(RequestBlock.of(self._next_turns()), known_until)
+            if self._on_progress is not None:
+                self._on_progress(self.log.num_ended, self._num_requests, self._fleet.now)
+
+    def _next_turns(self) -> list[Request]:
+        """What follows from the requests that have ended, in order of arrival."""
+        requests = []
+        for end in self._fleet.take_ends():
+            follow_up = self._follow_ups.pop(int(end["uid"]), None)
+            if follow_up is not None and math.isfinite(end["think_time"]):
+                time = float(end["time"]) + float(end["think_time"])
+                requests.append(follow_up.next_request(time, int(end["num_output_tokens"])))
+        return sorted(requests, key=lambda request: request.arrival_time)
+
+    def _note_sent(self) -> None:
+        """Open rows of the log for the requests that have set out."""
+        sent = self._fleet.take_sent()
+        if not sent.request_ids:
+            return
+        first = self.log.arrive(sent.request_ids, sent.times, sent.num_prompt_tokens)
+        assert first == sent.first_uid - 1
+        for k, reason in sent.reasons.items():
+            self.first_refusal = self.first_refusal or reason
+            self.log.refuse(first + k, reason)
+        for k, follow_up in enumerate(sent.follow_ups or ()):
+            if follow_up is not None and k not in sent.reasons:
+                self._follow_ups[first + 1 + k] = follow_up
+
+    def _collect(self, number: int) -> None:
+        self._note_sent()
+        self.instances[number].collect()
 
     def _guarded(self, blocks: Iterator[RequestBlock]) -> Iterator[RequestBlock]:
         """Blocks up to the horizon, in parts that are not too large to be hashed at once."""
         try:
             for block in blocks:
-                if self._held_to_the_end:
-                    return
                 in_time = int(np.searchsorted(block.arrival_times, self._horizon))
                 yield from _parts(block[:in_time])
                 if in_time < len(block):
@@ -139,66 +191,6 @@ class Simulation:
         except KvsimError as error:
             self._input_error = error
             raise
-
-    def _arrive(self, block: RequestBlock, until: float) -> None:
-        """Requests reach the server, or their client; no others do before `until`."""
-        if self._held_to_the_end:
-            return
-        lengths = block.num_prompt_tokens
-        first = self.log.arrive(block.request_ids, block.arrival_times, lengths)
-        accepted = self._refuse(block, first)
-        for instance, chosen in self._routed(accepted):
-            arrivals = NO_ARRIVALS
-            if len(chosen):
-                self._report_progress(block.arrival_times[0])
-                part = block if len(chosen) == len(block) else block.take(chosen)
-                arrivals = instance.core.prepare(part, first + 1 + chosen, limited=self._held_back)
-            elif not instance.core.has_requests():
-                continue
-            for _ in instance.submit(arrivals, until):
-                self._report_progress(instance.now)
-            if self._held_back:
-                self._take_back(instance.unsent)
-
-    def _take_back(self, unsent: NDArray[np.void]) -> None:
-        """Requests that waited at their client to the end never were: no others follow them."""
-        if not len(unsent):
-            return
-        number = int(unsent["uid"][0]) - 1
-        self._cut_short = self._held_to_the_end = True
-        self.log.take_back(number)
-        if self._first_refused is not None and self._first_refused[0] >= number:
-            self._first_refused = None
-
-    def _routed(self, accepted: NDArray[np.int64]) -> Iterator[tuple[Instance, NDArray[np.int64]]]:
-        """Requests dealt out in turn."""
-        count = len(self.instances)
-        turn = (self._num_routed + np.arange(len(accepted))) % count
-        self._num_routed += len(accepted)
-        for number, instance in enumerate(self.instances):
-            yield instance, accepted[turn == number]
-
-    def _refuse(self, block: RequestBlock, first: int) -> NDArray[np.int64]:
-        """Places of the requests that can run; the others are refused."""
-        doubtful = self._config.may_refuse(
-            block.num_prompt_tokens, block.num_output_tokens, block.largest_images()
-        )
-        for i in np.flatnonzero(doubtful).tolist():
-            request = block[i]
-            reason = self._refusal(request)
-            if reason is None:
-                doubtful[i] = False
-            else:
-                self._first_refused = self._first_refused or (first + i, reason)
-                self.log.refuse(first + i, reason)
-        return np.flatnonzero(~doubtful)
-
-    def _refusal(self, request: Request) -> str | None:
-        return refusal(self._config, request, request.num_prompt_tokens)
-
-    def _report_progress(self, now: float) -> None:
-        if self._on_progress is not None:
-            self._on_progress(self.log.num_ended, self._num_requests, now)
 
 
 def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
@@ -212,11 +204,11 @@ def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
         first = end
 
 
-def refusal(config: EngineConfig, request: Request, num_prompt_tokens: int) -> str | None:
+def refusal(config: EngineConfig, request: Request) -> str | None:
     """Why a request can never run to its end, or None."""
     num_output_tokens = min(request.num_output_tokens, request.max_tokens)
     largest_image = max((feature.length for feature in request.features), default=0)
-    return config.refusal(num_prompt_tokens, num_output_tokens, largest_image)
+    return config.refusal(request.num_prompt_tokens, num_output_tokens, largest_image)
 
 
 def run_scenario(
@@ -237,8 +229,7 @@ def run_scenario(
     events = EventLog(sinks.events) if sinks.events else None
     recorder = Recorder(steps, events)
     simulation = Simulation(
-        config,
-        cores,
+        Deployment.of(cores),
         scenario.build_workload(),
         scenario.seed,
         log,

@@ -1,66 +1,377 @@
-"""An instance that gives its engine one event of the clock per step: the slow way, to check the other."""
+"""A fleet that gives every request and every engine step an event of the clock: the slow way, to check the other.
 
+What routers do is the same code; who acts when is told by SimPy's clock here, by `kvsim.cluster.serve` there.
+"""
+
+import heapq
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
-from kvsim.engine.core import WAITING_FOR_REQUESTS, Arrivals
-from kvsim.sim.instance import Instance
-from kvsim.sim.source import Places, wait_until
+from kvsim.cache.state import (
+    FINISHED_LENGTH_CAPPED,
+    FINISHED_STOPPED,
+    LOG_CLEARED,
+    LOG_FINISHED,
+    LOG_FIRST_TOKEN,
+    LOG_ON,
+    LOG_REMOVED,
+    LOG_STORED,
+    log_of,
+)
+from kvsim.cluster.fleet import Replica, Sent
+from kvsim.cluster.policy import Chooser
+from kvsim.cluster.roster import add_hashes, routed_of
+from kvsim.cluster.router import Router
+from kvsim.cluster.serve import END_DTYPE, FOLLOW_UPS, MORE
+from kvsim.engine.core import NO_ARRIVALS, WAITING_FOR_REQUESTS, Arrivals, EngineCore
+from kvsim.sim.clock import wait_until
+from kvsim.tokens import mix64, stream_key
+
+_EVENTS = (LOG_STORED, LOG_REMOVED, LOG_CLEARED)
 
 
-class SteppingInstance(Instance):
-    """Idle it waits for a request; busy it begins the next step when the engine says that it may."""
+@dataclass(order=True)
+class _Pending:
+    """A request that has not set out; arrivals and reasons by kind of engine."""
 
-    def __init__(self, env: simpy.Environment, places: Places, *args: Any) -> None:
-        super().__init__(*args)
-        self._env, self._places = env, places
-        self._inbox: list[Arrivals] = []
-        self._wake_up: simpy.Event | None = None
-        env.process(self._serve())
+    time: float
+    number: int
+    block: Any = field(compare=False)
+    arrivals: list[Arrivals] = field(compare=False)
+    reasons: list[str | None] = field(compare=False)
 
-    def submit(self, arrivals: Arrivals, until: float) -> Iterator[None]:
-        """Requests that have just arrived; when the next ones will is not looked at."""
-        if len(arrivals.rows):
-            queued = float(arrivals.rows["queued_time"][0])
-            if queued > self._env.now:
-                self._env.process(self._queue_later(arrivals, queued))
+
+@dataclass
+class _Member:
+    """An engine, what is on its way to it, and what it has published: (time, log rows, metrics)."""
+
+    number: int
+    core: EngineCore
+    target: int
+    rank: int
+    replica: Replica
+    kind: int
+    inbox: list[Arrivals] = field(default_factory=list)
+    last_queued: float = 0.0
+    wake_up: simpy.Event | None = None
+    published: list[tuple[float, NDArray[np.void]]] = field(default_factory=list)
+    late: list[tuple[float, int, int]] = field(default_factory=list)  # time, kind, hash of KV events
+    metrics: list[tuple[float, int, int, float]] = field(default_factory=list)
+    num_messages: int = 0
+
+
+class SteppingFleet:
+    """As `kvsim.cluster.fleet.Fleet`, with `go_on` a process of the clock."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        router: Router,
+        replicas: list[Replica],
+        collect: Any,
+        *,
+        seed: int = 0,
+        max_concurrency: int | None = None,
+        horizon: float = math.inf,
+        has_follow_ups: bool = False,
+        event_delay: float = 0.0,
+        event_loss: float = 0.0,
+        metrics_interval: float | None = None,
+        logs_are_recorded: bool = False,
+    ) -> None:
+        self.env, self.router, self.replicas, self._collect = env, router, replicas, collect
+        self._kinds = sorted({replica.kind for replica in replicas})
+        self._of_kind = [next(r.cores[0] for r in replicas if r.kind == kind) for kind in self._kinds]
+        self._members = [
+            _Member(0, core, target, rank, replica, self._kinds.index(replica.kind))
+            for target, replica in enumerate(replicas)
+            for rank, core in enumerate(replica.cores)
+        ]
+        self._most = math.inf if max_concurrency is None else max_concurrency
+        self._horizon, self._event_delay, self._event_loss = horizon, event_delay, event_loss
+        interval = router.policy.scrapes_every if metrics_interval is None else metrics_interval
+        self._interval = None if len(replicas) == 1 else interval
+        self._loss_stream = stream_key(seed, "lost events", router.name)
+        self._logs_are_recorded = logs_are_recorded
+        self._numbers, self._pending = count(), list[_Pending]()
+        self._in_flight, self._next_uid, self._known_until = 0, 1, -math.inf
+        self._sent: list[tuple[_Pending, float, str | None]] = []
+        self._first_sent = 1
+        self._ends: list[tuple[int, float, int, int, float]] = []
+        self._names: dict[int, str] = {}
+        self._news: simpy.Event | None = None  # for `go_on`
+        self._call: simpy.Event | None = None  # for the client
+        kinds = [LOG_FIRST_TOKEN, LOG_FINISHED, *(_EVENTS if router.policy.reads_events else ())]
+        for number, member in enumerate(self._members):
+            member.number = number
+            member.core.kv.pool.scalars["logged_kinds"] = log_of(*kinds) | (LOG_ON * logs_are_recorded)
+            env.process(self._engine(member))
+        env.process(self._client())
+
+    # ------------------------------------------------------------ arrivals
+
+    @property
+    def now(self) -> float:
+        return float(self.env.now)
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._pending)
+
+    def extend(self, block: Any, known_until: float, refusal: Any) -> None:
+        for i in range(len(block)):
+            one = block[i : i + 1]
+            reasons = []
+            for core in self._of_kind:
+                reasons.append(refusal(core.config, i))
+            arrivals = [core.prepare(one) for core in self._of_kind]
+            if one.follow_ups is not None and one.follow_ups[0] is not None:
+                for each in arrivals:
+                    each.rows["think_time"] = one.follow_ups[0].think_time
+            pending = _Pending(float(one.arrival_times[0]), next(self._numbers), one, arrivals, reasons)
+            heapq.heappush(self._pending, pending)
+        self._known_until = known_until
+        self._call = _ring(self._call)
+
+    def _client(self) -> Generator[simpy.Event, None, None]:
+        """Requests set out at their times, in order, and as places allow."""
+        env = self.env
+        while True:
+            if not self._pending:
+                self._call = env.event()
+                yield self._call
+                continue
+            head = self._pending[0]
+            if head.time > env.now:
+                self._call = env.event()
+                yield self._call | env.timeout(head.time - env.now)
+                continue
+            if self._in_flight >= self._most and None in head.reasons:
+                self._call = env.event()
+                yield self._call
+                continue
+            if env.now >= self._horizon:
+                return
+            heapq.heappop(self._pending)
+            self._hand_over(head)
+
+    def _hand_over(self, pending: _Pending) -> None:
+        now = self.env.now
+        target = self._choose(pending, now)
+        replica, uid = self.replicas[target], self._next_uid
+        rank = replica.balancer.choose(0, now) if replica.balancer else 0
+        member = next(m for m in self._members if (m.target, m.rank) == (target, rank))
+        self._next_uid += 1
+        reason = pending.reasons[member.kind]
+        self._sent.append((pending, pending.time if reason else now, reason))
+        if reason:
+            return
+        self._in_flight += 1
+        self._names[uid] = pending.block.request_ids[0]
+        self.router.send(uid, 0, target, now)
+        if replica.balancer:
+            replica.balancer.send(uid, 0, rank, now)
+        arrivals = pending.arrivals[member.kind]
+        rows = arrivals.rows
+        tokens = int(rows["num_prompt_tokens"][0])
+        on_the_way = replica.latency + replica.seconds_per_token * tokens
+        queued = max(now + on_the_way + float(rows["queued_time"][0]), member.last_queued)
+        rows["uid"], rows["arrival_time"], rows["queued_time"] = uid, now, queued
+        member.last_queued = queued
+        member.inbox.append(arrivals)
+        self.env.process(self._ring_at(member, queued))
+
+    def _ring_at(self, member: _Member, time: float) -> Generator[simpy.Event, None, None]:
+        yield from wait_until(self.env, time)
+        member.wake_up = _ring(member.wake_up)
+
+    # ------------------------------------------------------------ what routers know
+
+    def _choose(self, pending: _Pending, now: float) -> int:
+        self._tell_routers(pending)
+        for member in self._members:
+            self._deliver(member, now)
+        self._scrape(now)
+        if len(self.replicas) == 1:
+            return 0
+        chooser = self.router.chooser
+        if isinstance(chooser, Chooser):
+            return chooser.choose(pending.block[0], self.router.view(now, 0))
+        return self.router.choose(0, now)
+
+    def _tell_routers(self, pending: _Pending) -> None:
+        routed = routed_of(pending.block)
+        add_hashes(routed, pending.arrivals[0].rows, self._of_kind[0].config)
+        for router in (self.router, *(r.balancer for r in self.replicas if r.balancer)):
+            router.set_window(routed, pending.arrivals[0].hashes, pending.block.segments)
+
+    def _deliver(self, member: _Member, now: float) -> None:
+        """What the engine has published by now reaches the routers."""
+        while member.published and member.published[0][0] <= now:
+            time, rows = member.published.pop(0)
+            self._read(member, time, rows)
+        while member.late and member.late[0][0] <= now:
+            _, kind, block_hash = member.late.pop(0)
+            self._apply(member, kind, block_hash)
+
+    def _read(self, member: _Member, time: float, rows: NDArray[np.void]) -> None:
+        key = mix64(np.uint64(member.number) + mix64(np.uint64(member.num_messages)))
+        drawn = float(mix64(np.uint64(self._loss_stream) + key)) / float(1 << 64)
+        member.num_messages += 1
+        late, group = self._event_delay + member.replica.latency, member.core.config.index_group
+        for row in rows:
+            kind, uid = row["kind"], int(row["request"])
+            if kind == LOG_FIRST_TOKEN:
+                self.router.first_token(uid)
+                if member.replica.balancer:
+                    member.replica.balancer.first_token(uid)
+            elif kind == LOG_FINISHED:
+                self._end(member, time, row)
+            elif not self.router.policy.reads_events or kind not in _EVENTS or drawn < self._event_loss:
+                continue
+            elif kind == LOG_CLEARED or row["group_id"] == group:
+                if late > 0:
+                    member.late.append((time + late, kind, int(row["hash_lo"])))
+                else:
+                    self._apply(member, kind, int(row["hash_lo"]))
+
+    def _apply(self, member: _Member, kind: int, block_hash: int) -> None:
+        if kind == LOG_STORED:
+            self.router.stored(member.target, block_hash)
+        elif kind == LOG_REMOVED:
+            self.router.removed(member.target, block_hash)
+        else:
+            self.router.cleared(member.target)
+
+    def _end(self, member: _Member, time: float, row: np.void) -> None:
+        uid, request = int(row["request"]), member.core.requests[row["first"]]
+        self.router.end(uid)
+        if member.replica.balancer:
+            member.replica.balancer.end(uid)
+        self._in_flight -= 1
+        in_full = row["last"] in (FINISHED_STOPPED, FINISHED_LENGTH_CAPPED)
+        think_time = float(request["think_time"]) if in_full else math.inf
+        num_outputs = int(request["num_tokens"] - request["num_prompt_tokens"])
+        self._ends.append((uid, time, member.target, num_outputs, think_time))
+        if isinstance(self.router.chooser, Chooser) and self.router.chooser.wants_ends:
+            self.router.chooser.ended(self._names[uid], member.target, time)
+        if math.isfinite(think_time):
+            self._news = _ring(self._news)
+        self._call = _ring(self._call)
+
+    def _scrape(self, now: float) -> None:
+        if self._interval is not None:
+            at = now if self._interval == 0 else math.floor(now / self._interval) * self._interval
+            for target, replica in enumerate(self.replicas):
+                seen = [_metrics_at(m, at) for m in self._members if m.target == target]
+                usage = sum(each[2] / len(seen) for each in seen)
+                waiting, running = (sum(each[k] for each in seen) for k in (0, 1))
+                if at >= 0:
+                    self.router.snapshot(target, at, waiting, running, usage)
+        for member in self._members:
+            balancer = member.replica.balancer
+            if balancer:
+                interval = balancer.policy.scrapes_every
+                at = math.floor(now / interval) * interval
+                balancer.snapshot(member.rank, at, *_metrics_at(member, at))
+
+    # ------------------------------------------------------------ engines
+
+    def _engine(self, member: _Member) -> Generator[simpy.Event, None, None]:
+        env, core = self.env, member.core
+        while True:
+            for _ in range(3):
+                yield env.timeout(0)  # ends, and those who arrive at this instant, go first
+            if env.now >= self._horizon:
+                return
+            self._let_in(member, env.now)
+            core.expect(NO_ARRIVALS)
+            core.place["now"] = env.now
+            before = int(core.place["num_collected"][0])
+            why = core.advance(math.inf, most_steps=1)
+            end = float(core.place["now"][0])
+            if core.place["num_collected"][0] != before:
+                rows = core.kv.pool.log[: core.kv.pool.scalars["log_len"][0]].copy()
+                member.published.append((end, rows))
+                s = core.state.scalars[0]
+                usage = core.kv_cache_manager.usage
+                member.metrics.append((end, int(s["num_waiting"]), int(s["num_running"]), usage))
+                if not self._logs_are_recorded:
+                    core.kv.pool.scalars["log_len"] = 0
+            if why == WAITING_FOR_REQUESTS and end <= env.now:
+                if not any(each.rows["queued_time"][0] <= env.now for each in member.inbox):
+                    member.wake_up = env.event()
+                    yield member.wake_up
+                continue
+            yield from wait_until(env, end)
+            self._deliver(member, end)
+            self._collect(member.number)
+
+    def _let_in(self, member: _Member, now: float) -> None:
+        while member.inbox and member.inbox[0].rows["queued_time"][0] <= now:
+            member.core.expect(member.inbox.pop(0))
+            member.core.place["now"] = now
+            member.core.advance(math.inf, most_steps=0)
+
+    # ------------------------------------------------------------ going on
+
+    def go_on(self) -> Generator[simpy.Event, None, np.int64]:
+        """Process: until follow-ups may be due, or the next requests must be known."""
+        while True:
+            if any(math.isfinite(each[4]) for each in self._ends):
+                return FOLLOW_UPS
+            if self.env.now >= self._known_until:
+                return MORE
+            self._news = self.env.event()
+            if math.isinf(self._known_until):
+                yield self._news
             else:
-                self._queue(arrivals)
-            yield
-
-    def _queue_later(self, arrivals: Arrivals, queued: float) -> Generator[simpy.Event, None, None]:
-        yield from wait_until(self._env, queued)
-        self._queue(arrivals)
-
-    def _queue(self, arrivals: Arrivals) -> None:
-        self._inbox.append(arrivals)
-        if self._wake_up is not None:
-            self._wake_up.succeed()
-            self._wake_up = None
+                yield self._news | self.env.timeout(self._known_until - self.env.now)
 
     def close(self) -> None:
-        """Those who arrived during the step under way at the horizon wait, too."""
-        self._let_in(self.now)
-        super().close()
+        """Those who reached an engine during its last step wait there."""
+        for member in self._members:
+            now = float(member.core.place["now"][0])
+            while member.inbox and member.inbox[0].rows["queued_time"][0] < self._horizon:
+                if member.inbox[0].rows["queued_time"][0] > now:
+                    break
+                self._let_in(member, float(member.inbox[0].rows["queued_time"][0]))
+            member.core.place["now"] = now
 
-    def _let_in(self, now: float) -> None:
-        for arrivals in self._inbox:
-            self.core.advance(now, math.inf, arrivals, most_steps=0)
-        self._inbox.clear()
+    def take_sent(self) -> Sent:
+        sent, first = self._sent, self._first_sent
+        self._sent, self._first_sent = [], first + len(sent)
+        blocks = [pending.block for pending, _, _ in sent]
+        return Sent(
+            first,
+            [block.request_ids[0] for block in blocks],
+            np.array([time for _, time, _ in sent]),
+            np.array([block.num_prompt_tokens[0] for block in blocks], np.int64),
+            {k: reason for k, (_, _, reason) in enumerate(sent) if reason},
+            [None if block.follow_ups is None else block.follow_ups[0] for block in blocks],
+            [None if block.sessions is None else block.sessions[0] for block in blocks],
+        )
 
-    def _serve(self) -> Generator[simpy.Event, None, None]:
-        env, core = self._env, self.core
-        while True:
-            yield env.timeout(0)  # those who arrive at this instant go first
-            self._let_in(env.now)
-            self.now, _, why = core.advance(env.now, math.inf, most_steps=1)
-            num_ended = self.collect()
-            if why == WAITING_FOR_REQUESTS:
-                self._wake_up = env.event()
-                yield self._wake_up
-            else:
-                yield from wait_until(env, self.now)
-                self._places.give_back(num_ended)
+    def take_ends(self) -> NDArray[np.void]:
+        ends = np.array(self._ends, END_DTYPE)
+        self._ends = []
+        return ends
+
+
+def _ring(event: simpy.Event | None) -> None:
+    """Wake up whoever waits for an event."""
+    if event is not None and not event.triggered:
+        event.succeed()
+
+
+def _metrics_at(member: _Member, time: float) -> tuple[int, int, float]:
+    """Waiting, running, usage as last published by `time`."""
+    known = [each[1:] for each in member.metrics if each[0] <= time]
+    return known[-1] if known else (0, 0, 0.0)

@@ -27,7 +27,7 @@ from kvsim.engine.attention_metadata import attention_metadata
 from kvsim.engine.core import IDLE, EngineCore
 from kvsim.engine.state import CONTINUED, NEW, RESUMED
 from kvsim.errors import KvsimError
-from kvsim.sim.build import Scenario, make_cores, plan_engine
+from kvsim.sim.build import Scenario, check_single, make_cores, plan_engine
 from kvsim.sim.recorder import events_of_a_step
 from kvsim.sim.run import check_any_ran, refusal
 from kvsim.sim.step_view import (
@@ -64,6 +64,7 @@ def scenario_steps(
     for name, value in (("first", first), ("count", count)):
         if value is not None and value < 1:
             raise KvsimError(f"{name} must be at least 1, not {value}")
+    check_single(scenario)
     plan = plan_engine(scenario)
     config = replace(plan.config, log_capacity=events_of_a_step(plan.config), kv_events=False)
     (core,) = make_cores(config, plan.cost, replicas=1)
@@ -113,10 +114,10 @@ class _Arrivals:
             self._submit(self._sent.popleft()[1])
 
     def _send(self, now: float) -> None:
-        """What goes out by `now`, as `kvsim.engine.step.send` has it."""
+        """What goes out by `now`, as `kvsim.cluster.serve` has it."""
         while self._next is not None and self._next.arrival_time <= now:
             request = self._next
-            reason = refusal(self._core.config, request, request.num_prompt_tokens)
+            reason = refusal(self._core.config, request)
             if reason is not None:
                 self.first_refusal = self.first_refusal or reason
                 self.num_refused += 1

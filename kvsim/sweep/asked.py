@@ -31,6 +31,7 @@ class Asked:
     """A sweep, described. `axes` and `points` are multiplied; `sample` draws from the axes instead.
 
     `options`: key -> the option or the place in the file that gave it, for what is said of its values.
+    `meanings`: key -> short name -> the value that stands in the scenario where tables have the name.
     """
 
     axes: tuple[Axis, ...] = ()
@@ -42,6 +43,7 @@ class Asked:
     tolerance: float | None = None
     max_points: int = MAX_POINTS
     options: Mapping[str, str] = field(default_factory=dict, compare=False)
+    meanings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def keys(self) -> tuple[str, ...]:

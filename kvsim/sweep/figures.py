@@ -31,6 +31,11 @@ SHORT_NAMES = {
     "running": "vllm:num_requests_running.mean",
     "waiting": "vllm:num_requests_waiting.mean",
     "evictions": "blocks_evicted",
+    "imbalance": "imbalance.requests.max_over_mean",
+    "imbalance_tokens": "imbalance.prompt_tokens.max_over_mean",
+    "imbalance_busy": "imbalance.busy_time.max_over_mean",
+    "imbalance_running": "imbalance.num_requests_running.max_over_mean",
+    "jain": "imbalance.requests.jain",
 }
 # Figures that only a scenario with latency limits has.
 NEEDS_SLO = ("request_goodput", "slo.")
@@ -48,8 +53,19 @@ def figures(summary: Mapping[str, Any]) -> dict[str, int | float | None]:
     return flat | {"finished_share": summary["requests"]["finished"] / total if total else None}
 
 
+def replica_figures(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name, group and numbers of each replica in a summary, as columns; nothing for a single one."""
+    return [
+        {"replica": part["name"], "group": part["group"]}
+        | {name: value for key in part for name, value in _flat(key, part[key])}
+        for part in summary.get("replicas", ())
+    ]
+
+
 def measure_of(column: str) -> str:
     """What a column counts: "seconds", "share" (0 to 1) or "number"."""
+    if column.startswith("imbalance."):
+        return "number"
     if any(word in column for word in _SECONDS):
         return "seconds"
     return "share" if any(word in column for word in _SHARES) else "number"

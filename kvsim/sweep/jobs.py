@@ -10,7 +10,7 @@ from typing import Any
 
 from kvsim.sim.build import WOULD_NOT_START
 from kvsim.sweep.asked import Asked, Values
-from kvsim.sweep.figures import figures
+from kvsim.sweep.figures import figures, replica_figures
 from kvsim.sweep.points import Point, Resolver
 from kvsim.sweep.search import Answer, Number, Verdict, search
 from kvsim.sweep.steadiness import unsteady
@@ -21,10 +21,11 @@ _PROBE_FACTS = ("find.meets", "find.problem")
 
 @dataclass
 class Rows:
-    """A job's row of the table and, for a search, a row for each probe."""
+    """A job's row of the table; for a search a row for each probe, for a cluster one for each replica."""
 
     row: dict[str, Any]
     probes: list[dict[str, Any]] = field(default_factory=list)
+    replicas: list[dict[str, Any]] = field(default_factory=list)
 
 
 Job = Generator[Point, Outcome, Rows]
@@ -33,7 +34,8 @@ Job = Generator[Point, Outcome, Rows]
 def single(point: Point) -> Job:
     """A job of one point."""
     outcome = yield point
-    return Rows({**point.values, **cells(outcome)})
+    replicas = [{**point.values, **each} for each in replica_figures(outcome.get("summary", {}))]
+    return Rows({**point.values, **cells(outcome)}, replicas=replicas)
 
 
 def cells(outcome: Outcome) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from kvsim.sweep.axes import Axis, counted, require_values
 from kvsim.workload.checks import shown
 from kvsim.workload.streams import generator
 
+_NAMED = ("groups", "routers", "links")  # of the cluster
+
 
 @dataclass(frozen=True)
 class Point:
@@ -73,10 +75,19 @@ def _sampled(axes: Sequence[Axis], kind: str, count: int, seed: int) -> Iterator
 class Resolver:
     """Makes points from values; every point has the file's requests, and records nothing but summaries."""
 
-    def __init__(self, template: Template, options: Mapping[str, str] | None = None) -> None:
-        """options: key -> the option, or the place in the file, that its values come from."""
+    def __init__(
+        self,
+        template: Template,
+        options: Mapping[str, str] | None = None,
+        meanings: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """options: key -> the option, or the place in the file, that its values come from.
+
+        meanings: key -> short name -> value, as of `Asked`.
+        """
         self._template = template
         self._options = options or {}
+        self._meanings = meanings or {}
 
     def point(self, values: Values) -> Point:
         """A point whose values no scenario can have has a problem."""
@@ -124,11 +135,32 @@ class Resolver:
     ) -> Scenario:
         """`option` begins what is said of a value; without it that does not tell where it came from."""
         option = option or _as_typed
+        for key, value in values.items():
+            if not any(key.startswith(f"{other}.") for other in values):
+                self._check_name(key, self._option(key, value))
+        # a section before what lies in it: a router's policy, then its parameters
         overrides = [
-            Override(tuple(key.split(".")), value, option(key, value)) for key, value in values.items()
+            Override(tuple(key.split(".")), self._meaning(key, value), option(key, value))
+            for key, value in sorted(values.items(), key=lambda item: item[0].count("."))
         ]
         scenario = self._template.scenario(overrides)
         return scenario.model_copy(update={"record": RecordSection()})
+
+    def _check_name(self, key: str, option: str) -> None:
+        """Raises KvsimError for a group, router or link that the scenario has not: it would be a new one."""
+        section, _, rest = key.partition(".")
+        kind, _, inner = rest.partition(".")
+        name = inner.partition(".")[0]
+        if section != "cluster" or kind not in _NAMED or not name:
+            return
+        known = list((self._template.values.get("cluster") or {}).get(kind) or ())
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "it has none"
+            raise KvsimError(f"{option}: the scenario's cluster has no {kind[:-1]} {name}; {there}")
+
+    def _meaning(self, key: str, value: Any) -> Any:
+        named = self._meanings.get(key)
+        return value if named is None else named[value]
 
     def _option(self, key: str, value: Any) -> str:
         option = self._options.get(key, "--set")

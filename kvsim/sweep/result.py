@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kvsim.results.store import writing
-from kvsim.sweep.store import PROBES, SWEEP, TABLE, read_sweep, write_json
+from kvsim.sweep.store import PROBES, REPLICAS, SWEEP, TABLE, read_sweep, write_json
 from kvsim.sweep.table import frame_of, read_table, table_of, write_tables
 
 if TYPE_CHECKING:
@@ -23,24 +23,35 @@ class SweepResult:
     version that computed it. `frame` has a row for each point, in order: the swept keys, then the summary's
     figures under vLLM's metric names ("vllm:time_to_first_token_seconds.p99"), then ``error``. With a search
     there is a row for each one instead, with the best value of the searched key, and `probes` has the points
-    that it tried.
+    that it tried. `replicas` has the figures of each replica of clusters.
     """
 
-    def __init__(self, head: Mapping[str, Any], table: pa.Table, probes: pa.Table | None = None) -> None:
+    def __init__(
+        self,
+        head: Mapping[str, Any],
+        table: pa.Table,
+        probes: pa.Table | None = None,
+        replicas: pa.Table | None = None,
+    ) -> None:
         self._head = dict(head)
         self.name: str = head["name"]
         self.kvsim: str = head["kvsim"]
         self.axes: tuple[str, ...] = tuple(head["axes"])
         self.asked: dict[str, Any] = head["asked"]
-        self._table, self._probes = table, probes
+        self._table, self._probes, self._replicas = table, probes, replicas
 
     @classmethod
     def of_rows(
-        cls, head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], probes: Sequence[Mapping[str, Any]]
+        cls,
+        head: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+        probes: Sequence[Mapping[str, Any]],
+        replicas: Sequence[Mapping[str, Any]] = (),
     ) -> "SweepResult":
-        """Tables of the rows of all points, and of all probes of a search."""
+        """Tables of the rows of all points, of all probes of a search, of all replicas of clusters."""
         tried = table_of(probes, head["axes"]) if probes else None
-        return cls(head, table_of(rows, head["axes"]), tried)
+        parts = table_of(replicas, head["axes"], last=()) if replicas else None
+        return cls(head, table_of(rows, head["axes"]), tried, parts)
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
@@ -51,6 +62,11 @@ class SweepResult:
     def probes(self) -> "pd.DataFrame | None":
         """One row per value that a search tried, with ``find.meets``; None without a search."""
         return None if self._probes is None else frame_of(self._probes)
+
+    @cached_property
+    def replicas(self) -> "pd.DataFrame | None":
+        """One row per point and replica: swept keys, its name, its group, figures; None without clusters."""
+        return None if self._replicas is None else frame_of(self._replicas)
 
     @property
     def searched(self) -> str | None:
@@ -71,7 +87,7 @@ class SweepResult:
         if self.probes is not None and self.searched is not None and not self.axes:
             return SweepPlots(self.probes, (self.searched,), self.name, self._gpus())
         find = (self.asked["find"] or "").partition("=")[0]
-        return SweepPlots(self.frame, self.axes, self.name, self._gpus(), find)
+        return SweepPlots(self.frame, self.axes, self.name, self._gpus(), find, self.replicas)
 
     def _gpus(self) -> int:
         """GPUs of a point as the scenario has them; swept sizes stand in the table."""
@@ -95,6 +111,8 @@ class SweepResult:
         write_tables(target, TABLE, self._table)
         if self._probes is not None:
             write_tables(target, PROBES, self._probes)
+        if self._replicas is not None:
+            write_tables(target, REPLICAS, self._replicas)
         return target
 
     @classmethod
@@ -103,7 +121,9 @@ class SweepResult:
         target = Path(folder)
         head = read_sweep(target)
         probes = read_table(target / f"{PROBES}.parquet") if head["asked"].get("find") else None
-        return cls(head, read_table(target / f"{TABLE}.parquet"), probes)
+        parts = target / f"{REPLICAS}.parquet"
+        replicas = read_table(parts) if parts.exists() else None
+        return cls(head, read_table(target / f"{TABLE}.parquet"), probes, replicas)
 
     def __repr__(self) -> str:
         count = self._table.num_rows

@@ -54,7 +54,7 @@ class Plan:
 
 def plan_sweep(template: Template, asked: Asked, on_compiling: OnCompiling = do_nothing) -> Plan:
     """Every point resolved; raises KvsimError for whatever can be known to be wrong before anything runs."""
-    resolver = Resolver(template, asked.options)
+    resolver = Resolver(template, asked.options, asked.meanings)
     points = resolver.points(expand(asked))
     if asked.find is not None:
         _check_search(asked, resolver, points, on_compiling)

@@ -4,6 +4,7 @@
     points/<hash>.json       overrides and summary, or error, of the scenario with that hash
     table.parquet, table.csv a row for each point, in order
     probes.parquet, .csv     of a search: a row for each value that it tried
+    replicas.parquet, .csv   of clusters: a row for each point and replica
 
 A file is written under a temporary name and renamed, so whatever bears a point's name is whole.
 """
@@ -26,8 +27,8 @@ if sys.platform != "win32":
     import fcntl
 
 SWEEP, POINTS = "sweep.json", "points"
-TABLE, PROBES = "table", "probes"
-TABLES = tuple(f"{name}{ending}" for name in (TABLE, PROBES) for ending in (".parquet", ".csv"))
+TABLE, PROBES, REPLICAS = "table", "probes", "replicas"
+TABLES = tuple(f"{name}{ending}" for name in (TABLE, PROBES, REPLICAS) for ending in (".parquet", ".csv"))
 _POINT_FILE = re.compile(r"[0-9a-f]{64}\.json")
 
 _AGAIN = "delete it and run again"

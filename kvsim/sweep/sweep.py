@@ -14,6 +14,7 @@ from kvsim.sweep.pools import Pool, local_pool, num_cores, worthwhile
 from kvsim.sweep.progress import POINTS, SEARCHES, progress_bar
 from kvsim.sweep.ray_pool import RayPool
 from kvsim.sweep.result import SweepResult
+from kvsim.sweep.routers import Policy, routers_asked
 from kvsim.sweep.run import OnCompiling, OnProgress, Plan, do_nothing, drive, plan_sweep
 from kvsim.sweep.store import Folder, Memory
 from kvsim.sweep.version import kvsim_version
@@ -47,7 +48,8 @@ def run_sweep(
         _warm_up(pool, plan, on_compiling)
         rows = drive(plan, pool, store, on_progress)
         probes = [probe for each in rows for probe in each.probes]
-        result = SweepResult.of_rows(head, [each.row for each in rows], probes)
+        replicas = [replica for each in rows for replica in each.replicas]
+        result = SweepResult.of_rows(head, [each.row for each in rows], probes, replicas)
         if folder is not None:
             result.save(folder)
     return result
@@ -107,8 +109,29 @@ def sweep_scenario(
     axes = [axis_of(key, _listed(values), key, most=most) for key, values in (set_ or {}).items()]
     block = None if ignore_block else template.sweep
     given = asked(block, place=template.place, set_=axes, points=[dict(point) for point in points], **words)
-    folder = None if out is None else Path(out)
-    options: dict[str, Any] = {"folder": folder, "workers": workers, "ray": ray, "fresh": fresh}
+    options = {"folder": None if out is None else Path(out), "workers": workers, "ray": ray, "fresh": fresh}
+    return _run_watched(template, given, progress, options)
+
+
+def compare_scenario(
+    scenario: Scenario,
+    policies: Sequence[Policy],
+    *,
+    out: str | Path | None,
+    workers: int | None,
+    ray: str | None,
+    fresh: bool,
+    progress: bool,
+) -> SweepResult:
+    """`Scenario.compare_routers`."""
+    template = template_of(scenario)
+    given = routers_asked(template, policies, "compare_routers")
+    options = {"folder": None if out is None else Path(out), "workers": workers, "ray": ray, "fresh": fresh}
+    return _run_watched(template, given, progress, options)
+
+
+def _run_watched(template: Template, given: Asked, progress: bool, options: Mapping[str, Any]) -> SweepResult:
+    """With a bar where there is anything to show it on."""
     if not progress:
         return run_sweep(template, given, **options)
     with progress_bar(SEARCHES if given.find else POINTS) as (say, on_progress):

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def table_of(rows: Sequence[Row], keys: Sequence[str]) -> pa.Table:
-    """Columns in order of first appearance, swept `keys` first and `error` last.
+def table_of(rows: Sequence[Row], keys: Sequence[str], last: Sequence[str] = ("error",)) -> pa.Table:
+    """Columns in order of first appearance, swept `keys` first and `last` last.
 
     A column of numbers and other things, such as max_model_len with auto, is text.
     """
-    names = dict.fromkeys([*keys, *(name for row in rows for name in row if name != "error"), "error"])
+    names = dict.fromkeys([*keys, *(name for row in rows for name in row if name not in last), *last])
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 

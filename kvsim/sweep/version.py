@@ -6,7 +6,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
 # What a run's figures follow from; a change of what only shows them makes no point stale.
-_COMPUTING = ("*.py", "cache", "engine", "gpu", "results", "scenario", "sim", "workload")
+_COMPUTING = ("*.py", "cache", "cluster", "engine", "gpu", "results", "scenario", "sim", "workload")
 _ENDINGS = {".py", ".json"}
 
 

@@ -29,6 +29,7 @@ WITHOUT_EFFECT = {
     "tensor_parallel_size",
 }
 REQUEST_KEYS = {"id", "prompt", "max_tokens", "cache_salt", "lora", "priority", "prompt_logprobs"}
+MERGED = ("engine", "policy")  # key by key, where a variant has them, too
 STUCK = 8  # steps in a row that schedule nothing: it will never go on
 
 
@@ -55,8 +56,8 @@ def variants(case: Case) -> list[Case]:
     shared = {key: value for key, value in case.items() if key != "variants"}
     out = []
     for variant in case.get("variants", [{}]):
-        engine = {**shared.get("engine", {}), **variant.get("engine", {})}
-        out.append({**shared, **variant, **({"engine": engine} if engine else {})})
+        merged = {key: {**shared.get(key, {}), **variant.get(key, {})} for key in MERGED}
+        out.append({**shared, **variant, **{key: value for key, value in merged.items() if value}})
     return out
 
 

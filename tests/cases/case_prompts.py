@@ -11,6 +11,18 @@ _STREAM_LENGTH = 1 << 24
 PLACEHOLDER = 0  # the one token that stands for every picture
 
 
+def pieces(text: str | list[str]) -> list[tuple[str, str, int, int]]:
+    """(kind, name, first token, end) of each piece; kinds are stream, image and request."""
+    out = []
+    for piece in text.split() if isinstance(text, str) else text:
+        match = _PIECE.fullmatch(piece)
+        assert match, f"prompt piece {piece!r} is not understood"
+        kind = next(kind for kind in ("stream", "image", "request") if match[kind])
+        assert kind != "image" or match["first"] is None, f"{piece}: a picture has a length, not a range"
+        out.append((kind, match[kind], int(match["first"] or 0), int(match["end"])))
+    return out
+
+
 @dataclass
 class Prompts:
     """Token ids of pieces; two streams share no id, and a stream holds none twice."""
@@ -32,18 +44,14 @@ class Prompts:
         """Token ids, and the pictures as (identity, offset, tokens)."""
         tokens: list[int] = []
         features = []
-        for piece in text.split() if isinstance(text, str) else text:
-            match = _PIECE.fullmatch(piece)
-            assert match, f"prompt piece {piece!r} is not understood"
-            first, end = int(match["first"] or 0), int(match["end"])
-            if match["image"]:
-                assert match["first"] is None, f"{piece}: a picture has a length, not a range"
-                features.append((match["image"], len(tokens), end))
+        for kind, name, first, end in pieces(text):
+            if kind == "image":
+                features.append((name, len(tokens), end))
                 tokens += [PLACEHOLDER] * end
-            elif match["request"]:
-                tokens += self._earlier_output(match["request"], first, end)
+            elif kind == "request":
+                tokens += self._earlier_output(name, first, end)
             else:
-                tokens += self.stream(match["stream"], first, end)
+                tokens += self.stream(name, first, end)
         return tokens, tuple(features)
 
     def _earlier_output(self, request_id: str, first: int, end: int) -> list[int]:

@@ -1,15 +1,17 @@
 """Runs cases in the form of public-report case files (`cases.yaml` beside this file).
 
 A case has an id, a `kind`, an input and `expect`, or `variants` that override keys of the case
-(`engine` key by key), each on a cold engine. Kinds run: engine, capacity, memory, trace.
+(`engine` and `policy` key by key), each on a cold engine or router. Kinds run: engine, capacity, memory,
+trace, routing, routing_index, dp.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from case_engine import run_requests
 from case_expect import differences
 from case_forms import Case, CaseRequest, observe_engine, variants
+from case_routing import Part, dp_parts, routing_index_parts, routing_parts
 from ruamel.yaml import YAML
 
 from kvsim.errors import KvsimError
@@ -59,12 +61,19 @@ def _trace(case: Case) -> Case:
     return {"valid": True, "reason": None, **run_requests(case, requests)}
 
 
-KINDS: dict[str, Callable[[Case], Case]] = {
+WHOLE: dict[str, Callable[[Case], Case]] = {
     "engine": _engine,
     "capacity": _capacity,
     "memory": _memory,
     "trace": _trace,
 }
+# Kinds whose variants expect something of several requests or lookups
+PARTS: dict[str, Callable[[Case], Iterable[Part]]] = {
+    "routing": routing_parts,
+    "routing_index": routing_index_parts,
+    "dp": dp_parts,
+}
+KINDS = [*WHOLE, *PARTS]
 
 
 def problems(case: Case) -> list[str]:
@@ -77,10 +86,18 @@ def problems(case: Case) -> list[str]:
 
 
 def _problems_of(kind: str, variant: Case) -> list[str]:
-    if not variant.get("expect"):
-        return ["nothing is expected"]
     try:
-        observed = KINDS[kind](variant)
-        return differences(variant["expect"], observed, variant.get("tolerance"))
+        parts = list(PARTS[kind](variant) if kind in PARTS else _whole(kind, variant))
     except (AssertionError, KvsimError, KeyError, TypeError, ValueError) as error:
         return [f"cannot be run: {type(error).__name__}: {error}"]
+    if not any(expect for _, expect, _ in parts):
+        return ["nothing is expected"]
+    tolerance = variant.get("tolerance")
+    return [
+        where + line for where, expect, observed in parts for line in differences(expect, observed, tolerance)
+    ]
+
+
+def _whole(kind: str, variant: Case) -> list[Part]:
+    """A variant that has one `expect` for all that is observed."""
+    return [("", variant["expect"], WHOLE[kind](variant))] if variant.get("expect") else []

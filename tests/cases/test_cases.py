@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = metafunc.config.getoption("cases_file", None)
-    files = [Path(given)] if given else [HERE / "cases.yaml", HERE / "more.yaml"]
+    files = [Path(given)] if given else [HERE / f"{name}.yaml" for name in ("cases", "more", "cluster")]
     cases = [case for file in files for case in load_cases(file)]
     metafunc.parametrize("case", cases, ids=[str(case["id"]) for case in cases])
 

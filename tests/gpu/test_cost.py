@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from numba.core import config as numba_config
 
 from kvsim.errors import KvsimError
 from kvsim.gpu import catalog
-from kvsim.gpu.cost import COST_DTYPE, StepCost, StepShape, step_time
+from kvsim.gpu.cost import COST_DTYPE, StepCost, StepShape, linear, step_time
+from kvsim.gpu.cost.curves import TOKENS
 from kvsim.gpu.cost.step import price
 from kvsim.gpu.gpus import gpu_names
 from kvsim.gpu.model import ModelSpec
@@ -115,6 +118,19 @@ def test_one_token_reaches_only_its_experts():
     experts = model.num_moe_layers * model.expert_parameters * 2 / cost.tensor_parallel_size
     read = (model.num_experts - 2 * model.num_experts_per_tok) * experts / cost.gpu.bandwidth
     assert seconds(cost, decode(300, 10)) - seconds(cost, decode(1, 10)) > read
+
+
+def test_experts_that_data_parallel_ranks_share():
+    """As many GPUs in one split of all experts, fed with the tokens of all ranks."""
+    model, ranks = catalog.model("Qwen3-30B-A3B"), 4
+    cost = StepCost(model, catalog.gpu("H100 SXM"))
+    experts = partial(linear.expert_curve, model, kind=cost._linear, values=cost._known.get("moe"))
+    shared = experts(ranks=1, device=cost.device, replicas=ranks)
+    whole = experts(ranks=ranks, device=cost.device)
+    known = ranks * TOKENS <= TOKENS[-1]
+    np.testing.assert_allclose(shared[known], np.interp(ranks * TOKENS[known], TOKENS, whole), rtol=0.02)
+    assert (shared < experts(ranks=1, device=cost.device) + 1e-9).all()
+    assert "4 ranks, their exchange not counted" in replace(cost, data_parallel_size=ranks).description
 
 
 def test_batches_are_padded_to_captured_graphs():

@@ -15,6 +15,7 @@ from kvsim.engine.core import EngineCore
 from kvsim.gpu import catalog
 from kvsim.gpu.cost import StepCost
 from kvsim.results import EventLog, MemorySink, RequestLog, StepLog
+from kvsim.sim.deployment import Deployment
 from kvsim.sim.recorder import Recorder, with_notes
 from kvsim.sim.run import Simulation
 from kvsim.workload import ImageWorkload, SharedPrefixWorkload
@@ -83,6 +84,7 @@ class InBlocks:
 
     def __init__(self, workload, size):
         self.num_requests, self.max_concurrency = workload.num_requests, workload.max_concurrency
+        self.has_follow_ups = workload.has_follow_ups
         self._workload, self._size = workload, size
 
     def blocks(self, seed):
@@ -104,15 +106,14 @@ class BehindAServer:
 COSTS = [BehindAServer(COST.parameters, *delay) for delay in ((0.0, 0.0), (0.004, 0.0), (0.01, 3e-4))]
 
 
-def simulate(config, workload, cost, horizon, num_instances, step_by_step):
+def simulate(config, workload, cost, horizon, num_instances, step_by_step, policy=None):
     """All that a run gives: tables, counters, the last instant."""
     config = with_notes(config, steps=True, events=True)
     sinks = requests, steps, events = MemorySink(), MemorySink(), MemorySink()
     recorder = Recorder(StepLog(steps, config.num_gpu_blocks), EventLog(events))
     cores = [EngineCore(config, cost) for _ in range(num_instances)]
     simulation = Simulation(
-        config,
-        cores,
+        Deployment.of(cores, policy),
         workload,
         seed=7,
         log=RequestLog(requests),

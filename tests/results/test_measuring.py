@@ -23,7 +23,7 @@ from kvsim.results import (
     glance,
     summarize,
 )
-from kvsim.results.columns import EVENT_KINDS, REQUEST_ID_OF_EVENT
+from kvsim.results.columns import EVENT_KINDS, REQUEST_ID_OF_EVENT, with_session
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 COSTS = {
@@ -196,7 +196,11 @@ def documented(heading: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("heading", "columns"),
-    [("requests.parquet", COLUMNS), ("steps.parquet", STEP_COLUMNS), ("events.parquet", EVENT_COLUMNS)],
+    [
+        ("requests.parquet", with_session(COLUMNS)),
+        ("steps.parquet", STEP_COLUMNS),
+        ("events.parquet", EVENT_COLUMNS),
+    ],
 )
 def test_the_page_lists_the_columns_as_the_code_has_them(heading: str, columns) -> None:
     assert documented(heading) == [(column.name, column.unit, column.meaning) for column in columns]

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from made_results import HEAD, STATS, fill, finished_rows
 
 from kvsim.results import (
     COLUMNS,
-    FINISHED,
-    WAITING_REASONS,
     MemorySink,
     ParquetSink,
     RequestLog,
@@ -23,61 +22,9 @@ from kvsim.results import (
     summarize,
 )
 from kvsim.results.columns import ROW
-from kvsim.results.requests import new_rows
 from kvsim.results.store import abandon_all
 from kvsim.results.summary import VLLM_COUNTERS
 from kvsim.results.tally import refusal_kind
-
-HEAD = {
-    "name": "tiny",
-    "scenario_hash": "0123456789abcdef",
-    "seed": 0,
-    "vllm_version": "0.33",
-    "model": "some-model",
-    "gpu": "some-gpu",
-    "simulated_seconds": 8.0,
-    "step_time": "Step times: made up",
-    "capacity": {
-        "num_gpu_blocks": 100,
-        "kv_cache_bytes": 3 * 2**30,
-        "lines": ["GPU KV cache size: 1,584 tokens"],
-    },
-}
-STATS = {
-    **dict.fromkeys(("num_recomputed_tokens", "num_preempted_blocks", "num_lost_tokens"), 0),
-    **{f"waiting_steps_{reason}": 0 for reason in WAITING_REASONS},
-    "prefix_cache_queries": 200,
-    "prefix_cache_hits": 50,
-    "generation_tokens": 24,
-    "num_preemptions": 1,
-    "blocks_evicted": 7,
-    "num_steps": 30,
-    "kv_cache_usage_perc": {"mean": 0.25, "peak": 0.5},
-}
-
-
-def finished_rows(
-    arrival: list[float], first: list[float], finish: list[float], tokens: list[int]
-) -> np.ndarray:
-    rows = new_rows(len(arrival))
-    rows["arrival_time"], rows["first_token_time"], rows["finish_time"] = arrival, first, finish
-    rows["queued_time"] = rows["first_scheduled_time"] = arrival
-    rows["num_output_tokens"] = tokens
-    rows["num_prompt_tokens"] = 50
-    rows["status"], rows["reason"], rows["instance"] = FINISHED, 2, 0  # 2: length
-    return rows
-
-
-def fill(sink, chunk_rows: int = 3) -> RequestLog:
-    """Seven requests: 0-4 finish in reverse order, 5 is refused, 6 never ends."""
-    log = RequestLog(sink, chunk_rows)
-    for i in range(7):
-        assert log.arrive([f"r{i}"], np.array([float(i)]), np.array([50])) == i
-    rows = finished_rows([4, 3, 2, 1, 0], [5, 4, 3, 2, 1], [8, 7, 6, 5, 1], [4, 4, 4, 4, 1])
-    log.refuse(5, "prompt of 9,000 tokens is longer than max_model_len 4096")
-    log.end(np.array([4, 3, 2, 1, 0]), rows)
-    log.close()
-    return log
 
 
 def result() -> RunResult:
@@ -335,3 +282,25 @@ def test_prompt_tokens_count_from_the_first_output_token_on() -> None:
 def test_rows_know_their_columns() -> None:
     names = {column.name for column in COLUMNS}
     assert set(ROW.names or ()) <= names
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_sessions_have_a_column_where_there_are_any(tmp_path: Path, in_file: bool) -> None:
+    sink = ParquetSink(tmp_path / "requests.parquet") if in_file else MemorySink()
+    log = RequestLog(sink, chunk_rows=2, has_sessions=True)
+    ids = [f"r{i}" for i in range(5)]
+    log.arrive(ids[:3], np.arange(3.0), np.full(3, 50), ["a", None, "b"])
+    log.arrive(ids[3:], np.arange(2.0), np.full(2, 50))
+    log.take_back(4)
+    log.close()
+    frame = sink.read().to_pandas()
+    assert list(frame.columns) == ["request_id", "session", *(column.name for column in COLUMNS[1:])]
+    assert sink.read()["session"].to_pylist() == ["a", None, "b", None]
+    if in_file:
+        assert Tables.of_folder(tmp_path).requests.read(["session"]).num_rows == 4
+
+
+def test_a_table_of_sessions_without_rows(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "requests.parquet")
+    RequestLog(sink, has_sessions=True).close()
+    assert sink.read().schema.names[:2] == ["request_id", "session"]

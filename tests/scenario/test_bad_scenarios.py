@@ -76,13 +76,13 @@ def complain(tmp_path):
         ("seed: 1", "horizon: 5 min", "line 1: horizon: '5 min' is not a number"),
         (
             "seed: 1",
-            "cluster: {replicas: 2}",
-            "line 1: cluster.replicas: 2 replicas are not simulated yet; give 1",
+            "cluster: {replicas: 0}",
+            "line 1: cluster.replicas: 0 is out of range; give at least 1",
         ),
         (
             "seed: 1",
-            "cluster: {router: random}",
-            "line 1: cluster.router: random is not known; one of round_robin",
+            "cluster: {router: randm}",
+            "line 1: cluster.router: 'randm' is not known; did you mean random? One of random, round_robin, ",
         ),
         ("rtx-4090", "rtx-4070x", "line 3: gpu: 'rtx-4070x' is not in the catalog; nearest: RTX 40"),
         ("rtx-4090", "", "line 3: gpu: missing; give a catalog name"),
@@ -362,6 +362,13 @@ keys = st.sampled_from(
         "workload.suffix_len",
         "workload.num_requests",
         "cluster.replicas",
+        "cluster.router",
+        "cluster.router.policy",
+        "cluster.router.share",
+        "cluster.routers",
+        "cluster.links",
+        "cluster.groups",
+        "cluster.groups.a",
     ]
 )
 

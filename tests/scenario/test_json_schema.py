@@ -20,7 +20,9 @@ from kvsim.errors import KvsimError
 from kvsim.report.scenario_page import scenario_page
 from kvsim.rules import releases, rules_for
 from kvsim.scenario import load_scenario
+from kvsim.scenario.cluster_schema import router_section_name
 from kvsim.scenario.json_schema import json_schema, spellings
+from kvsim.scenario.router import policy_types
 from kvsim.scenario.workload import TYPES, workload_section
 from kvsim.scenario.workload_keys import LENGTH_RANGES
 from kvsim.scenario.workload_schema import section_name
@@ -65,6 +67,12 @@ ONLY_KVSIM = (
     "is not there",
     "is not a regular file",
     "goes with a calibration",
+    "goes with a config.json",
+    "is not there; one of",
+    "there are none; name it",
+    "goes with a data_parallel_size above 1",
+    "has no experts",
+    "is not a finite number",
     "missing; name the trace here or give --trace",
 )
 
@@ -118,6 +126,31 @@ def sections() -> Iterator[dict[str, Any]]:
             yield good | {"engine": {"speculative_config": SPECULATION | {key: value}}}
 
 
+def clusters() -> Iterator[dict[str, Any]]:
+    good = BASE | {"workload": WORKLOADS["shared_prefix"]}
+    for policy in policy_types():
+        keys = section(router_section_name(policy))["properties"]
+        for key in [*keys, "zz"]:
+            for value in VALUES:
+                yield good | {"cluster": {"router": {"policy": policy.names[0], key: value}}}
+    for key in [*section("GroupSection")["properties"], "zz"]:
+        for value in VALUES:
+            groups = {"some": {key: value}, "more-of": {}}
+            yield good | {"cluster": {"routers": {"a": "random"}, "groups": groups}}
+    for key in [*section("LinkSection")["properties"], "zz"]:
+        for value in VALUES:
+            links = {"rack": {"bandwidth": 1e9, key: value}}
+            groups = {"some": {"link": "rack"}}
+            yield good | {"cluster": {"links": links, "routers": {"a": "random"}, "groups": groups}}
+    for left_out in ("routers", "groups"):
+        whole = {"routers": {"a": "random"}, "groups": {"b": {}}}
+        yield good | {"cluster": {key: value for key, value in whole.items() if key != left_out}}
+        for short in ({"replicas": 2}, {"router": "random"}):
+            yield good | {"cluster": whole | short}
+        for name in ("_a", "a.b", "", "a b", "9"):
+            yield good | {"cluster": whole | {left_out: {name: next(iter(whole[left_out].values()))}}}
+
+
 def workloads(kind: str) -> Iterator[dict[str, Any]]:
     good = WORKLOADS[kind]
     for key in [*section(section_name(kind))["properties"], "zz"]:
@@ -125,7 +158,7 @@ def workloads(kind: str) -> Iterator[dict[str, Any]]:
         yield from (BASE | {"workload": good | {key: value}} for value in VALUES)
 
 
-CASES = {"top level": top_level, "sections": sections} | {
+CASES = {"top level": top_level, "sections": sections, "clusters": clusters} | {
     kind: (lambda kind=kind: workloads(kind)) for kind in WORKLOADS
 }
 

@@ -55,7 +55,8 @@ def test_defaults(load):
     assert scenario.engine.async_scheduling is True
     assert scenario.engine.gpu_memory_utilization == 0.92
     assert (scenario.engine.max_num_batched_tokens, scenario.engine.max_num_seqs) == (2048, 256)
-    assert (scenario.cluster.replicas, scenario.cluster.router, scenario.horizon) == (1, "round_robin", None)
+    assert (scenario.cluster.replicas, scenario.cluster.router.policy) == (1, "round_robin")
+    assert scenario.horizon is None
 
 
 @pytest.mark.parametrize("version", ["0.16", "'0.16'", "0.16.0", "'0.16.0'"])

@@ -111,17 +111,23 @@ def _attention_shapes(model: ModelSpec, ranks: int) -> Iterator[tuple[float, flo
     yield hidden, heads * model.v_head_dim
 
 
-def expert_curve(model: ModelSpec, ranks: int, kind: Arithmetic, values: ValueSet, device: Device) -> Curve:
-    """us of one layer's routed experts, their weights split over the ranks."""
-    active = active_experts(TOKENS, model.num_experts, model.num_experts_per_tok)
-    pairs = TOKENS * model.num_experts_per_tok
+def expert_curve(
+    model: ModelSpec, ranks: int, kind: Arithmetic, values: ValueSet, device: Device, replicas: int = 1
+) -> Curve:
+    """us of one layer's routed experts, their weights split over the ranks.
+
+    replicas: data-parallel ranks that share out the experts. They take steps together, with about as many
+    tokens each, so that every expert sees the tokens of all; how tokens travel is not counted.
+    """
+    tokens = replicas * TOKENS
+    active = active_experts(tokens, model.num_experts, model.num_experts_per_tok)
     return moe_time(
         values.parameters,
         kind.flops,
         device.bandwidth,
-        pairs,
+        tokens * model.num_experts_per_tok,
         active,
-        model.expert_parameters / ranks,
+        model.expert_parameters / (ranks * replicas),
         kind.weight_bytes,
     )
 

@@ -29,6 +29,7 @@ class StepCost:
     """Step time of one model on GPUs of one kind.
 
     calibration: numbers to use instead of those that come with kvsim for the GPU.
+    data_parallel_size: ranks that share out the routed experts, if there are any.
     cuda_graph_tokens: batches up to here are padded to a captured size; 0 for eager mode.
     Raises KvsimError if the model's shape lacks a fact, for ranks that the heads do not divide among,
     and for a dtype that is not modelled.
@@ -38,6 +39,7 @@ class StepCost:
     gpu: GpuSpec
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
     kv_cache_dtype: str = "auto"
     async_scheduling: bool = True
     cuda_graph_tokens: int = CUDA_GRAPH_TOKENS
@@ -129,6 +131,8 @@ class StepCost:
             words.append("latent attention by physics, not measured")
         if self._kv_dtype == "fp8" and "attention_decode/fp8" not in self.used:
             words.append("fp8 KV by bytes, not measured")
+        if self.data_parallel_size > 1 and model.num_moe_layers:
+            words.append(f"experts shared by {self.data_parallel_size} ranks, their exchange not counted")
         return words
 
     @cached_property
@@ -170,7 +174,9 @@ class StepCost:
         for count, columns, inner in linear.linear_shapes(model, ranks):
             total += count * linear.gemm_curve(self._linear, gpu, columns, inner)
         if model.num_moe_layers:
-            experts = linear.expert_curve(model, ranks, self._linear, known.get("moe"), gpu)
+            experts = linear.expert_curve(
+                model, ranks, self._linear, known.get("moe"), gpu, self.data_parallel_size
+            )
             total += model.num_moe_layers * experts
         small = linear.small_curve(model, ranks, self._linear, known.get("small"), gpu)
         total += model.num_hidden_layers * small

@@ -1,0 +1,58 @@
+"""How the policies pick one of several targets at random."""
+
+import numpy as np
+
+from kvsim.cluster.state import drawn_below
+from kvsim.compiled import compiled_inline
+from kvsim.tokens import mix64
+
+_FRACTION_BITS = np.uint64(11)  # of 64 are dropped: a float keeps 53
+_STEP = 1.0 / (1 << 53)
+
+
+@compiled_inline
+def drawn_fraction(scalars):
+    """A random number from 0 up to, not including, 1 (scalars: ROUTER_DTYPE (1,))."""
+    scalars["draws"][0] += np.uint64(1)
+    drawn = mix64(scalars["stream"][0] + mix64(scalars["draws"][0]))
+    return np.float64(drawn >> _FRACTION_BITS) * _STEP
+
+
+@compiled_inline
+def drawn_among_least(scalars, values):
+    """Number of a least one of some values, each with the same chance; draws only if there are several."""
+    least, count = values[0], np.int64(1)
+    for t in range(1, values.shape[0]):
+        if values[t] < least:
+            least, count = values[t], np.int64(1)
+        elif values[t] == least:
+            count += 1
+    skip = drawn_below(scalars, count) if count > 1 else np.int64(0)
+    target = np.int64(0)
+    while values[target] != least or skip > 0:
+        if values[target] == least:
+            skip -= 1
+        target += 1
+    return target
+
+
+@compiled_inline
+def drawn_by_softmax(scalars, costs, temperature):
+    """Number drawn with chances exp(-x / temperature), where x is the cost moved and scaled to 0..1.
+
+    Followed: Dynamo 1.6.1 `lib/kv-router/src/scheduling/selector/default.rs`, `softmax_sample_index`.
+    """
+    low, high = costs[0], costs[0]
+    for t in range(1, costs.shape[0]):
+        low, high = min(low, costs[t]), max(high, costs[t])
+    scale = -1.0 / ((high - low) * temperature) if high > low else 0.0
+    total = 0.0
+    for t in range(costs.shape[0]):
+        total += np.exp((costs[t] - low) * scale)
+    sample = drawn_fraction(scalars)
+    cumulative = 0.0
+    for t in range(costs.shape[0]):
+        cumulative += np.exp((costs[t] - low) * scale) / total
+        if sample <= cumulative:
+            return np.int64(t)
+    return np.int64(costs.shape[0] - 1)

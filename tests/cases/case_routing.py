@@ -1,0 +1,204 @@
+"""Runs the cases of routers: kinds routing, routing_index and dp.
+
+Everything goes through `kvsim.cluster.router.Router` and the policies of the catalog. Where a policy draws, a
+case is run with many seeds: `chosen_any` must be all that comes up, `chosen` the only one.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from case_forms import Case
+from case_knowledge import KNOWLEDGE, book, tell
+from case_router import REQUEST_KEYS, request_of, router_of
+
+from kvsim.cluster.policies.hash_trie import CHUNK_SIZE, HashTrie
+from kvsim.cluster.policies.rings import Session
+from kvsim.cluster.policies.vllm_dp import VllmDp
+from kvsim.cluster.policy import CompiledChooser
+from kvsim.cluster.router import Router, TargetFacts
+from kvsim.workload.request import Request
+
+SEEDS = 64
+STEP = 1e-3  # s between requests
+
+META = {"id", "title", "area", "kind", "how", "source", "why", "name", "vllm_version", "tolerance", "expect"}
+ROUTING_KEYS = META | KNOWLEDGE | {"policy", "replicas", "request", "requests", "hold"}
+POTENTIAL = {"potential_decode_blocks": "active_blocks", "potential_prefill_tokens": "prefill_tokens"}
+Part = tuple[str, Case, Case]  # where, what is expected, what was seen
+
+
+def check_keys(case: Case, allowed: set[str]) -> None:
+    unknown = case.keys() - allowed
+    assert not unknown, f"the runner does not know {sorted(unknown)}"
+
+
+# ---------------------------------------------------------------- routing
+
+
+def routing_parts(case: Case) -> Iterator[Part]:
+    """One request, or several in turn, each with what is expected of it."""
+    check_keys(case, ROUTING_KEYS)
+    asked = _asked(case)
+    runs = [_run(case, asked, 0)]
+    if runs[0][-1]["draws"]:
+        runs += [_run(case, asked, seed) for seed in range(1, SEEDS)]
+    for (where, entry), *seen in zip(asked, *runs, strict=True):
+        yield where, _expected(entry["expect"]), _seen_together(seen)
+
+
+def _asked(case: Case) -> list[tuple[str, Case]]:
+    """(where, request with what is expected) for each request of a case."""
+    single, several = case.get("request"), case.get("requests")
+    assert (single is None) != (several is None), "a case has either a request or requests"
+    if several is None:
+        entry = single if isinstance(single, dict) else {"prompt": single}
+        return [("", {**entry, "expect": case.get("expect", {})})]
+    assert "expect" not in case, "with requests, each has its own expect"
+    return [(f"request {entry.get('id', k)}: ", {"expect": {}, **entry}) for k, entry in enumerate(several)]
+
+
+def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
+    """What is seen of each request."""
+    router = router_of(case, seed)
+    uid = tell(router, case)
+    out = []
+    for number, (_, entry) in enumerate(asked):
+        hold = entry.get("hold", case.get("hold", False))
+        unknown = entry.keys() - REQUEST_KEYS - {"expect", "hold"}
+        assert not unknown, f"request: the runner does not know {sorted(unknown)}"
+        request = request_of({key: entry[key] for key in REQUEST_KEYS & entry.keys()}, str(number))
+        now = STEP * (number + 1)
+        out.append(_choice(router, request, now, uid + number, entry["expect"]))
+        router.send(uid + number, request, out[-1]["target"], now)
+        if not hold:
+            router.first_token(uid + number)
+            router.end(uid + number)
+        out[-1]["draws"] = int(router.state.scalars["draws"][0])
+    return out
+
+
+def _choice(router: Router, request: Request, now: float, uid: int, expect: Case) -> Case:
+    """The choice, and what explains it."""
+    seen = _potential(router, request, uid) if POTENTIAL.keys() & expect.keys() else {}
+    if "overlap_blocks" in expect:
+        seen["overlap_blocks"] = _by_name(router, router.overlaps(request))
+    target = router.choose(request, now)
+    scores = _by_name(router, np.array(router.state.targets["score"]))
+    return {**seen, "target": target, "chosen": router.names[target], "cost": scores, "score": scores}
+
+
+def _potential(router: Router, request: Request, uid: int) -> Case:
+    """What each target's books would say if the request were sent there."""
+    out = {name: np.zeros(router.num_targets, np.int64) for name in POTENTIAL}
+    for target in range(router.num_targets):
+        book(router, request, target, uid)
+        for name, column in POTENTIAL.items():
+            out[name][target] = router.state.targets[column][target]
+        router.end(uid)
+    return {name: _by_name(router, values) for name, values in out.items()}
+
+
+def _by_name(router: Router, values: Any) -> Case:
+    return dict(zip(router.names, values.tolist(), strict=True))
+
+
+def _expected(expect: Case) -> Case:
+    """`chosen_any` is a set."""
+    if "chosen_any" in expect:
+        expect = {**expect, "chosen_any": sorted(map(str, expect["chosen_any"]))}
+    return {key: str(value) if key == "chosen" else value for key, value in expect.items()}
+
+
+def _seen_together(runs: list[Case]) -> Case:
+    """What was seen with all seeds: choices as a set, the rest with the first of them."""
+    names = sorted({seen["chosen"] for seen in runs})
+    together = {key: value for key, value in runs[0].items() if key not in ("target", "draws")}
+    return {**together, "chosen": " or ".join(names), "chosen_any": names}
+
+
+# ---------------------------------------------------------------- routing_index
+
+
+def routing_index_parts(case: Case) -> Iterator[Part]:
+    """production-stack's indexes: its trie of chunks, and the ring of sessions."""
+    check_keys(case, META | {"trie", "lookups", "ring"})
+    assert ("lookups" in case) == ("trie" in case), "lookups need a trie, and a trie lookups"
+    if "trie" in case:
+        yield from _lookups(case["trie"], case["lookups"])
+    if "ring" in case:
+        yield from _ring(case["ring"])
+
+
+def _lookups(trie: Case, lookups: list[Case]) -> Iterator[Part]:
+    check_keys(trie, {"chunk_size", "inserted"})
+    inserted = [(str(entry["on"]), request_of(_without(entry, "on"))) for entry in trie.get("inserted", [])]
+    names = sorted({name for name, _ in inserted} | {str(n) for one in lookups for n in one["available"]})
+    index = HashTrie(len(names), trie.get("chunk_size", CHUNK_SIZE), chars_per_token=1)
+    for name, request in inserted:
+        index.insert(request.prompt, names.index(name))
+    for number, entry in enumerate(lookups):
+        request = request_of(_without(entry, "available", "expect"))
+        available = [names.index(str(name)) for name in entry["available"]]
+        matched, candidates = index.longest_prefix_match(request.prompt, available)
+        seen = {"matched": matched, "candidates": [names[target] for target in candidates]}
+        expect = dict(entry["expect"])
+        if "candidates" in expect:
+            expect["candidates"] = sorted(map(str, expect["candidates"]))
+        yield f"lookup {number + 1}: ", expect, seen
+
+
+def _without(entry: Case, *keys: str) -> Case:
+    return {key: value for key, value in entry.items() if key not in keys}
+
+
+def _facts(names: list[str]) -> list[TargetFacts]:
+    return [TargetFacts(name, num_gpu_blocks=1) for name in names]
+
+
+def _ring(ring: Case) -> Iterator[Part]:
+    """Sessions on a ring of nodes, and without one of them: `after_removing_NODE` names those that move."""
+    removals = [key for key in ring if key.startswith("after_removing_")]
+    check_keys(ring, {"nodes", "keys", *removals})
+    nodes, keys = list(map(str, ring["nodes"])), {str(k): str(v) for k, v in ring["keys"].items()}
+    yield "ring: ", keys, _on_ring(nodes, keys)
+    for removal in removals:
+        removed = _node(nodes, removal.removeprefix("after_removing_"))
+        expect = keys | {str(k): str(v) for k, v in ring[removal].items()}
+        yield f"ring {removal}: ", expect, _on_ring([n for n in nodes if n != removed], expect)
+
+
+def _on_ring(nodes: list[str], keys: Case) -> Case:
+    """Where each session goes; by the node's name in the case, which may be short for it."""
+    router = Router(Session(), _facts(nodes))
+    seen = {}
+    for key, name in keys.items():
+        node = nodes[router.choose(request_of({"prompt": "P:1", "session": key}), 0.0)]
+        seen[key] = name if _node(nodes, name) == node else node
+    return seen
+
+
+def _node(nodes: list[str], name: str) -> str | None:
+    """A node by its name, or by the host in its address."""
+    return next((node for node in nodes if name in (node, node.partition("//")[2].partition(":")[0])), None)
+
+
+# ---------------------------------------------------------------- dp
+
+
+def dp_parts(case: Case) -> Iterator[Part]:
+    """Requests that reach one API server with several ranks, one after the other; none ends."""
+    check_keys(case, META | {"client_count", "client_index", "snapshot", "requests"})
+    ranks = [str(rank) for rank in range(len(case["snapshot"]))]
+    policy = VllmDp(client_count=case.get("client_count", 1), client_index=case.get("client_index", 0))
+    router = Router(policy, _facts(ranks))
+    for rank, (waiting, running, usage) in enumerate(case["snapshot"]):
+        router.snapshot(rank, 0.0, waiting, running, usage)
+    chosen = []
+    for uid in range(1, case["requests"] + 1):
+        request = request_of(f"P-{uid}:1")
+        chosen.append(router.choose(request, STEP * uid))
+        router.send(uid, request, chosen[-1], STEP * uid)
+    assert isinstance(router.chooser, CompiledChooser)
+    *_, waiting = router.chooser.arrays  # by API server and rank, as each believes
+    yield "", case.get("expect", {}), {"chosen": chosen, "waiting_after": waiting[0].tolist()}

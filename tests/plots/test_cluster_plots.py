@@ -1,0 +1,167 @@
+"""Pictures of clusters hold the figures of their replicas and policies."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from clusters import ROUTER, comparison, replica, summary
+from plotted import axes_of, says
+
+from kvsim.errors import KvsimError
+from kvsim.plots import SweepPlots
+from kvsim.plots.metrics import described
+from kvsim.plots.replicas import PANELS, draw_replicas
+from kvsim.plots.style import rendered
+
+
+def heights(ax) -> list[float]:
+    return [patch.get_height() for patch in ax.patches]
+
+
+def widths(ax) -> list[float]:
+    return [patch.get_width() for patch in ax.patches]
+
+
+# ---- replicas of a run
+
+
+def test_a_bar_for_each_replica_in_each_panel():
+    figure = draw_replicas(summary([replica(i, 10 + i) for i in range(3)]), "made")
+    requests, hits, usage = axes_of(figure)
+    assert heights(requests) == [10, 11, 12]
+    assert heights(hits) == pytest.approx([50, 51, 52])
+    assert heights(usage) == pytest.approx([20, 20.5, 21])
+    peaks = next(line for line in usage.lines if line.get_linestyle() == "None")
+    assert list(peaks.get_ydata()) == pytest.approx([60, 60, 60])
+    assert says(figure, "mean 11, most 1.09 times that")
+    assert says(figure, "all 52%")
+    assert says(figure, "made; 3 replicas, dynamo_kv; strokes: peak")
+    assert [label.get_text() for label in usage.get_xticklabels()] == ["h100-0", "h100-1", "h100-2"]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_every_panel_alone(panel):
+    figure = draw_replicas(summary([replica(i, 10 + i) for i in range(3)]), "made", [panel])
+    (ax,) = axes_of(figure)
+    assert len(ax.patches) == 3
+    assert max(heights(ax)) > 0
+
+
+def test_groups_have_colours_and_a_key():
+    parts = [replica(0, 10, "h100"), replica(1, 20, "h100"), replica(0, 5, "l40s")]
+    figure = draw_replicas(summary(parts), "made", ["requests"])
+    (ax,) = axes_of(figure)
+    first, second, third = (patch.get_facecolor() for patch in ax.patches)
+    assert first == second != third
+    assert says(figure, "h100")
+    assert says(figure, "l40s")
+
+
+def test_many_replicas_are_numbered():
+    figure = draw_replicas(summary([replica(i, 10 + i % 7) for i in range(256)]), "made")
+    ax = axes_of(figure)[-1]
+    assert ax.get_xlabel() == "number of the replica"
+    assert len(ax.get_xticks()) < 20
+
+
+def test_a_replica_that_served_nothing_has_an_empty_place():
+    idle = replica(1, 0) | {"prefix_cache_hit_rate": None}
+    figure = draw_replicas(summary([replica(0, 10), idle]), "made")
+    assert heights(axes_of(figure)[1]) == pytest.approx([50, 0])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "panels", "problem"),
+    [
+        ({}, ["requests"], "replicas: the run has a single replica, so there is nothing to compare"),
+        (summary([replica(0, 1), replica(1, 1)]), ["hits"], "replicas: 'hits' is not known;"),
+    ],
+)
+def test_what_replicas_refuse(metrics, panels, problem):
+    with pytest.raises(KvsimError, match=problem):
+        draw_replicas(metrics, "made", panels)
+
+
+# ---- policies of a comparison
+
+
+def plots(frame: pd.DataFrame, replicas: pd.DataFrame | None = None, axes=(ROUTER,)) -> SweepPlots:
+    return SweepPlots(frame, axes, "made", replicas=replicas)
+
+
+def test_a_bar_for_each_policy_and_a_stroke_for_each_replica():
+    figure = plots(*comparison()).routers()
+    hits, ttft, spread = axes_of(figure)
+    assert widths(hits) == pytest.approx([40, 50])
+    assert widths(ttft) == pytest.approx([500, 1500])
+    assert widths(spread) == pytest.approx([1.0, 1.1])
+    assert [list(line.get_xdata()) for line in hits.lines] == [
+        pytest.approx([40, 41]),
+        pytest.approx([50, 51]),
+    ]
+    assert list(spread.lines[1].get_xdata()) == pytest.approx([0.9, 1.1])  # over the mean of 10
+    assert says(figure, "strokes: single replicas")
+    assert says(figure, "50%")
+    assert [label.get_text() for label in hits.get_yticklabels()] == ["round_robin", "dynamo_kv"]
+
+
+def test_another_swept_key_has_colours():
+    frame, _ = comparison()
+    both = pd.concat([frame.assign(**{"workload.rate": rate}) for rate in (5, 10)], ignore_index=True)
+    figure = plots(both, axes=(ROUTER, "workload.rate")).routers("hit_rate")
+    (ax,) = axes_of(figure)
+    assert len(ax.patches) == 4
+    assert len({patch.get_facecolor() for patch in ax.patches}) == 2
+    assert says(figure, "rate 10")
+    whole = pd.concat([both.assign(seed=seed) for seed in (0, 1)], ignore_index=True)
+    with pytest.raises(KvsimError, match="routers: seed has several values, too; choose one with --where"):
+        plots(whole, axes=(ROUTER, "workload.rate", "seed")).routers(by="rate")
+
+
+def test_a_policy_that_failed_has_no_bar():
+    frame, replicas = comparison()
+    frame.loc[1, "prefix_cache_hit_rate"] = np.nan
+    frame.loc[1, "error"] = "the policy raised"
+    figure = plots(frame, replicas).routers("hit_rate")
+    assert widths(axes_of(figure)[0]) == pytest.approx([40, 0])
+    assert says(figure, "failed")
+
+
+def test_a_sweep_without_routers_says_how_to_compare_them():
+    frame, _ = comparison()
+    with pytest.raises(KvsimError, match="block_size was swept, no router; compare them with kvsim run FILE"):
+        plots(frame.rename(columns={ROUTER: "engine.block_size"}), axes=("engine.block_size",)).routers()
+
+
+def test_equal_comparisons_give_equal_pictures():
+    first, second = (rendered(plots(*comparison()).routers(), ".svg") for _ in range(2))
+    assert first == second
+
+
+# ---- figures of clusters in the other kinds
+
+
+@pytest.mark.parametrize(
+    ("column", "axis", "low_is_good"),
+    [
+        ("imbalance.requests.max_over_mean", "imbalance of requests (most / mean)", True),
+        ("imbalance.busy_time.max_over_mean", "imbalance of busy time (most / mean)", True),
+        ("imbalance.requests.jain", "Jain's index of requests", False),
+        ("imbalance.busy_time.jain", "Jain's index of busy time", False),
+    ],
+)
+def test_figures_of_imbalance(column, axis, low_is_good):
+    metric = described(column)
+    assert (metric.axis, metric.low_is_good, metric.factor) == (axis, low_is_good, 1.0)
+
+
+def test_the_frontier_of_hit_rate_and_latency_over_a_weight():
+    """More weight on the cache: more hits, but a longer tail; the point that is worse in both is beaten."""
+    key = "cluster.router.overlap_score_credit"
+    rows = [(0.0, 0.3, 1.0), (1.0, 0.6, 2.0), (2.0, 0.5, 3.0)]
+    frame = pd.DataFrame(
+        [{key: w, "prefix_cache_hit_rate": h, "vllm:time_to_first_token_seconds.p99": t} for w, h, t in rows]
+    ).assign(error=None)
+    figure = SweepPlots(frame, [key], "made").pareto(x="ttft_p99", y="hit_rate")
+    assert says(figure, "2 on the frontier")
+    assert says(figure, "labels: overlap_score_credit")
+    assert says(figure, "Prefix cache hit rate against TTFT p99")
