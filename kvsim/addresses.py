@@ -69,7 +69,7 @@ def _filled(context: Any, builder: Any, array_type: Any, data: Any, shape: Seque
 if numba_config.DISABLE_JIT:
 
     def words_at(address: int) -> NDArray[np.int64]:
-        return _read(address, (1 << 12,), np.dtype(np.int64))
+        return _read(int(address), (1 << 12,), np.dtype(np.int64))
 
     def rows_at(address: int, dtype: Any, length: int) -> NDArray[Any]:
         return _read(int(address), (int(length),), np.dtype(dtype))
@@ -142,7 +142,7 @@ def function_address(function: Any, signature: Any) -> int:
 def _caller(signature: Any) -> Any:
     """A compiled function (address, *args) that calls what is at the address."""
     if numba_config.DISABLE_JIT:
-        return lambda address, *args: _interpreted[address](*args)
+        return lambda address, *args: _interpreted[int(address)](*args)
     _types = {types.int64: _I64, types.float64: ir.DoubleType()}
     native = ir.FunctionType(_types[signature.return_type], [_types[arg] for arg in signature.args])
 

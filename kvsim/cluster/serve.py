@@ -389,7 +389,7 @@ def serve(address, until, unused):
         for_whom = np.int64(0)
         scrape_at = _next_scrape(s["scrape_interval"][0], s["scraped_time"][0], stop)
         rank_scrape_at = _next_scrape(s["rank_interval"][0], s["rank_scraped_time"][0], stop)
-        if time == stop and min(scrape_at, rank_scrape_at) <= stop:
+        if time == stop < math.inf and min(scrape_at, rank_scrape_at) <= stop:
             for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
             stop = min(scrape_at, rank_scrape_at)
         why = _run(c, stop)

@@ -59,6 +59,7 @@ def _group(name: str, replicas: int, served: Served, plan: EnginePlan, link: Lin
         engine.api_server_count or 1,
         link,
         plan,
+        engine.num_gpus // engine.data_parallel_size,
     )
 
 

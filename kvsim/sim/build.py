@@ -146,6 +146,7 @@ class Group:
     api_server_count: int
     link: Link | None
     plan: EnginePlan
+    gpus_per_engine: int = 1
 
     @property
     def replica_names(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """A run: requests arrive, instances serve them, rows and figures come out."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kvsim.gpu.cost import StepCost
 from kvsim.results import (
     EventLog,
     RequestLog,
+    RouterStats,
     RunResult,
     Sinks,
     StepLog,
@@ -25,11 +26,12 @@ from kvsim.results import (
     replacing,
     summarize,
 )
-from kvsim.sim.build import Scenario, make_cores, plan_engine
+from kvsim.sim.build import Cell, Scenario
+from kvsim.sim.cells import CellResult, Dealt, MapCells, deployment_of, facts_of, joined, replica_stats
 from kvsim.sim.clock import wait_until
 from kvsim.sim.deployment import Deployment
 from kvsim.sim.instance import Instance
-from kvsim.sim.recorder import Recorder, with_notes
+from kvsim.sim.recorder import Recorder
 from kvsim.sim.stats import merged
 from kvsim.sim.stepping import SteppingFleet
 from kvsim.workload.request import FollowUp, Request, RequestBlock, Workload
@@ -122,6 +124,13 @@ class Simulation:
     def stats(self) -> dict[str, Any]:
         return merged([instance.core.stats() for instance in self.instances])
 
+    def router_stats(self) -> RouterStats:
+        """What the router counted."""
+        router = self._fleet.router
+        counted = router.state.scalars[0]
+        messages = {name: int(counted[name]) for name in ("num_messages", "num_lost_messages")}
+        return RouterStats(router.name, router.policy.names[0], messages if counted["reads_events"] else {})
+
     # ------------------------------------------------------------ requests
 
     def _serve(self, blocks: Iterator[RequestBlock]) -> Generator[simpy.Event, None, None]:
@@ -166,7 +175,7 @@ class Simulation:
         sent = self._fleet.take_sent()
         if not sent.request_ids:
             return
-        first = self.log.arrive(sent.request_ids, sent.times, sent.num_prompt_tokens)
+        first = self.log.arrive(sent.request_ids, sent.times, sent.num_prompt_tokens, sent.sessions)
         assert first == sent.first_uid - 1
         for k, reason in sent.reasons.items():
             self.first_refusal = self.first_refusal or reason
@@ -212,33 +221,25 @@ def refusal(config: EngineConfig, request: Request) -> str | None:
 
 
 def run_scenario(
-    scenario: Scenario, on_progress: OnProgress | None = None, sinks: Sinks | None = None
+    scenario: Scenario,
+    on_progress: OnProgress | None = None,
+    sinks: Sinks | None = None,
+    map_cells: MapCells = map,
 ) -> RunResult:
     """Simulate a scenario; rows go to `sinks`, else to memory.
 
+    map_cells: computes cells, if there are several; they may be computed in other processes.
     Raises KvsimError for a scenario without room for a request, a broken trace line, and
     `AllRefusedError`.
     """
     sinks = sinks or Sinks.in_memory(scenario.record.steps, scenario.record.events)
-    plan = plan_engine(scenario)
-    cost = plan.cost
-    config = with_notes(plan.config, scenario.record.steps, scenario.record.events)
-    cores = make_cores(config, cost, scenario.cluster.replicas)
-    log = RequestLog(sinks.requests)
-    steps = StepLog(sinks.steps, config.num_gpu_blocks) if sinks.steps else None
-    events = EventLog(sinks.events) if sinks.events else None
-    recorder = Recorder(steps, events)
-    simulation = Simulation(
-        Deployment.of(cores),
-        scenario.build_workload(),
-        scenario.seed,
-        log,
-        on_progress,
-        horizon=scenario.horizon,
-        recorder=recorder,
-    )
-    simulation.run()
-    recorder.close()
+    cells = scenario.cells()
+    if len(cells) == 1:
+        results = [run_cell(scenario, cells, 0, sinks, on_progress)]
+    else:
+        tables, results = zip(*map_cells(partial(run_apart, scenario), range(len(cells))), strict=True)
+        joined(tables, [len(result.replicas) for result in results], sinks)
+    replicas = [replica for result in results for replica in result.replicas]
     head = {
         "name": scenario.name,
         "scenario_hash": scenario.scenario_hash,
@@ -246,16 +247,63 @@ def run_scenario(
         "model": scenario.model,
         "gpu": scenario.gpu,
         "seed": scenario.seed,
-        "capacity": plan.capacity,
-        "step_time": cost.description,
-        "simulated_seconds": simulation.simulated_seconds,
+        **facts_of(cells),
+        "simulated_seconds": max(result.simulated_seconds for result in results),
     }
     metrics = summarize(
-        head, simulation.stats(), sinks.requests, slo=scenario.limits, warm_up=scenario.warm_up
+        head,
+        merged([replica.stats for replica in replicas]),
+        sinks.requests,
+        slo=scenario.limits,
+        warm_up=scenario.warm_up,
+        replicas=replicas,
+        routers=[result.router for result in results],
     )
-    check_any_ran(metrics["requests"], simulation.first_refusal, scenario.engine)
-    metrics["step_time_notes"] = beyond_measured(cost, config, metrics)
+    refusals = [result.first_refusal for result in results if result.first_refusal]
+    check_any_ran(metrics["requests"], refusals[0] if refusals else None, scenario.engine)
+    plans = {group.name: group.plan for cell in cells for group in cell.groups}
+    notes = [note for plan in plans.values() for note in beyond_measured(plan.cost, plan.config, metrics)]
+    metrics["step_time_notes"] = list(dict.fromkeys(notes))
     return RunResult(scenario.to_yaml(), metrics, sinks)
+
+
+def run_apart(scenario: Scenario, number: int) -> tuple[Sinks, CellResult]:
+    """One cell of several, with its tables."""
+    sinks = Sinks.in_memory(scenario.record.steps, scenario.record.events)
+    return sinks, run_cell(scenario, scenario.cells(), number, sinks)
+
+
+def run_cell(
+    scenario: Scenario,
+    cells: Sequence[Cell],
+    number: int,
+    sinks: Sinks,
+    on_progress: OnProgress | None = None,
+) -> CellResult:
+    """Simulate one cell; its rows go to `sinks`."""
+    cell, workload = cells[number], scenario.build_workload()
+    deployment = deployment_of(cell, scenario.record)
+    blocks = [core.config.num_gpu_blocks for core in deployment.cores]
+    steps = StepLog(sinks.steps, blocks) if sinks.steps else None
+    events = EventLog(sinks.events) if sinks.events else None
+    recorder = Recorder(steps, events)
+    simulation = Simulation(
+        deployment,
+        workload if len(cells) == 1 else Dealt(workload, cells, number),
+        scenario.seed,
+        RequestLog(sinks.requests),
+        on_progress,
+        horizon=scenario.horizon,
+        recorder=recorder,
+    )
+    simulation.run()
+    recorder.close()
+    return CellResult(
+        replica_stats(cell, [core.stats() for core in deployment.cores]),
+        simulation.router_stats(),
+        simulation.simulated_seconds,
+        simulation.first_refusal,
+    )
 
 
 def beyond_measured(cost: StepCost, config: EngineConfig, metrics: Mapping[str, Any]) -> list[str]:
@@ -265,7 +313,10 @@ def beyond_measured(cost: StepCost, config: EngineConfig, metrics: Mapping[str, 
 
 
 def run_to_folder(
-    scenario: Scenario, results_dir: Path, on_progress: OnProgress | None = None
+    scenario: Scenario,
+    results_dir: Path,
+    on_progress: OnProgress | None = None,
+    map_cells: MapCells = map,
 ) -> tuple[RunResult, Path]:
     """Simulate and write ``<results_dir>/<name>-<8 hex of the scenario's hash>``, whole or not at all.
 
@@ -275,7 +326,7 @@ def run_to_folder(
     with replacing(target) as folder:
         sinks = Sinks.in_folder(folder, scenario.record.steps, scenario.record.events)
         try:
-            result = run_scenario(scenario, on_progress, sinks)
+            result = run_scenario(scenario, on_progress, sinks, map_cells)
         finally:
             sinks.close()
         result.write_texts(folder)

@@ -16,6 +16,7 @@ from kvsim.gpu.cost.calibration import ENGINE, calibration
 from kvsim.results import MemorySink, RequestLog, StepLog
 from kvsim.scenario import Scenario
 from kvsim.sim.build import plan_engine
+from kvsim.sim.deployment import Deployment
 from kvsim.sim.recorder import Recorder, with_notes
 from kvsim.sim.run import Simulation, make_cores
 from kvsim.tokens import segments, stream_key
@@ -216,7 +217,7 @@ def replay(run: MeasuredRun, scenario: Scenario, trace: TraceWorkload | None = N
     cores = make_cores(config, without_frontend(plan.cost), replicas=1)
     requests, steps = MemorySink(), MemorySink()
     recorder = Recorder(StepLog(steps, config.num_gpu_blocks))
-    simulation = Simulation(config, cores, workload, scenario.seed, RequestLog(requests), recorder=recorder)
+    simulation = Simulation(Deployment.of(cores), workload, scenario.seed, RequestLog(requests), recorder=recorder)
     simulation.run()
     recorder.close()
     rows, engine_steps = requests.read().to_pandas(), steps.read().to_pandas()

@@ -36,15 +36,16 @@ def _index(router: Router, index: Case) -> dict[str, list[int]]:
     """What replicas have, as KV events or the router's own history tell it; blocks of each, in order."""
     stored: dict[str, list[int]] = {}
     for name, prompts in index.items():
+        target = _number(router, name)
         stored[name] = []
         for prompt in prompts:
             request = request_of(prompt)
             if not router.policy.reads_events:
-                note_history(router, request, _number(router, name))
+                note_history(router, request, target)
                 continue
             keys = block_keys(router, request)
             for key in keys:
-                router.stored(_number(router, name), key)
+                router.stored(target, key)
             stored[name] += keys
     return stored
 

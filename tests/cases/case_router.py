@@ -7,7 +7,7 @@ import numpy as np
 from case_forms import Case
 from case_prompts import pieces
 
-from kvsim.cluster.policies import policy_class
+from kvsim.cluster.policies import POLICIES, policy_class
 from kvsim.cluster.router import Router, TargetFacts
 from kvsim.tokens import PLACEHOLDER_STREAM, Segments, segments, stream_key
 from kvsim.workload.request import ImageFeature, LoRA, Request
@@ -64,7 +64,8 @@ def has_text(case: Case) -> bool:
 def router_of(case: Case, seed: int) -> Router:
     """The router of a case that knows nothing yet."""
     parameters = dict(case["policy"])
-    policy = policy_class(str(parameters.pop("name")))
+    name = str(parameters.pop("name"))
+    policy = policy_class(name if name in POLICIES else name.replace("-", "_"))
     facts = {"num_gpu_blocks": NUM_GPU_BLOCKS, "block_size": BLOCK_SIZE}
     known = {f.name for f in fields(policy)}
     facts |= {key: parameters.pop(key) for key in FACTS & parameters.keys() - known}

@@ -108,6 +108,76 @@ class TestExpectations:
         assert differences({"reason": "anything"}, {"reason": None})
 
 
+ROUTER = {"id": "R", "kind": "routing", "policy": {"name": "round_robin"}, "replicas": ["a", "b"]}
+
+
+class TestRouters:
+    def test_what_is_drawn_is_a_set(self):
+        drawn = {**ROUTER, "policy": {"name": "random"}, "request": "P:9"}
+        assert problems({**drawn, "expect": {"chosen_any": ["b", "a"]}}) == []
+        assert problems({**drawn, "expect": {"chosen": "a"}}) == ["chosen: want a, have a or b"]
+        assert problems({**drawn, "expect": {"chosen_any": ["a"]}}) == [
+            "chosen_any: want ['a'], have ['a', 'b']"
+        ]
+
+    def test_each_request_has_its_own_expectation(self):
+        requests = [
+            {"id": "x", "prompt": "P:9", "expect": {"chosen": "a"}},
+            {"id": "y", "prompt": "P:9"},
+            {"id": "z", "prompt": "P:9", "expect": {"chosen": "b"}},
+        ]
+        assert problems({**ROUTER, "requests": requests}) == ["request z: chosen: want b, have a"]
+
+    def test_a_variant_may_change_one_parameter(self):
+        policy = {"name": "prefixaware", "prefix_min_match_length": 9}
+        (variant,) = variants({**ROUTER, "policy": policy, "variants": [{"policy": {"chars_per_token": 1}}]})
+        assert variant["policy"] == {**policy, "chars_per_token": 1}
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"replica": ["a"]},
+            {"policy": {"name": "fastest"}},
+            {"policy": {"name": "round_robin", "speed": 1}},
+            {"request": {"prompt": "P:9", "temperature": 0}},
+            {"request": {"prompt": "P:9", "text": [["A", 3]]}},
+            {"requests": [{"prompt": "P:9"}]},
+            {"index": {"c": ["P:9"]}, "policy": {"name": "longest_prefix"}},
+            {"index": {"a": ["P:9"]}},
+            {"metrics": {"a": {"queue": 3}}},
+            {"booked": [{"on": "a", "prompt": "P:9", "phase": "queued"}]},
+        ],
+    )
+    def test_what_is_not_understood_is_never_passed_over(self, change):
+        (line,) = problems({**ROUTER, "request": "P:9", "expect": {"chosen": "a"}, **change})
+        assert line.startswith("cannot be run")
+
+    @pytest.mark.parametrize("name", ["chose", "costs", "draws", "target"])
+    def test_an_unknown_expectation_fails(self, name):
+        found = problems({**ROUTER, "request": "P:9", "expect": {name: 1}})
+        assert found == [f"{name}: the runner does not know this expectation"]
+
+    def test_ranks(self):
+        ranks = {"id": "D", "kind": "dp", "snapshot": [[0, 0, 0.0]] * 2, "requests": 2}
+        assert problems({**ranks, "expect": {"chosen": [0, 1], "waiting_after": [1, 1]}}) == []
+        assert problems({**ranks, "expect": {"chosen": [0, 0]}}) == ["chosen: want [0, 0], have [0, 1]"]
+        assert problems({**ranks, "data_parallel_rank": 1, "expect": {"chosen": [0, 1]}})[0].startswith(
+            "cannot"
+        )
+
+    def test_lookups_and_rings(self):
+        trie = {"inserted": [{"on": "A", "text": [["x", 200]]}]}
+        lookup = {"text": [["x", 150]], "available": ["A", "B"]}
+        case = {"id": "I", "kind": "routing_index", "trie": trie}
+        good = {**lookup, "expect": {"matched": 128, "candidates": ["A"]}}
+        bad = {**lookup, "expect": {"matched": 256}}
+        assert problems({**case, "lookups": [good, bad]}) == ["lookup 2: matched: want 256, have 128"]
+        ring = {"nodes": ["http://a:8000", "http://b:8000"], "keys": {"u0": "a", "u2": "a"}}
+        assert problems({"id": "I", "kind": "routing_index", "ring": ring}) == [
+            "ring: u2: want a, have http://b:8000"
+        ]
+
+
 class TestInput:
     @pytest.mark.parametrize(
         "change",

@@ -7,6 +7,7 @@ Source: sgl-project/sglang `sgl-model-gateway/src/policies/tree.rs` (sglang-rout
 what is stamped when; where it takes any tenant, the one that came first is taken.
 """
 
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -133,7 +134,12 @@ def runs_of(prompt: Segments) -> list[Run]:
 
 
 def _token(run: Run, skip: int) -> int:
-    return int(token_at(np.uint64(run[0]), np.uint64(run[1] + skip)))
+    return _token_at(run[0], run[1] + skip)
+
+
+@lru_cache(maxsize=1 << 12)  # the same few are asked for to match a prompt and to insert it
+def _token_at(stream: int, index: int) -> int:
+    return int(token_at(np.uint64(stream), np.uint64(index)))
 
 
 def _shared(runs: list[Run], prompt: list[Run], k: int, skip: int) -> tuple[int, int, int]:

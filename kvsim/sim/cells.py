@@ -1,0 +1,165 @@
+"""Cells of a cluster: groups of replicas that share no router with others, each a run of its own.
+
+What happens in one cell changes nothing in another, so cells may be computed anywhere and in any order:
+joined, they give the same bytes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kvsim.results import ReplicaStats, RouterStats, Sinks
+from kvsim.results.log import CHUNK_ROWS
+from kvsim.sim.build import Cell, make_cores
+from kvsim.sim.deployment import Deployment, Seat
+from kvsim.sim.recorder import with_notes
+from kvsim.tokens import stream_key
+from kvsim.workload.request import RequestBlock, Workload, requests_of
+from kvsim.workload.streams import generator
+
+BYTES_PER_TOKEN = 4  # of a prompt on its way: token ids of 32 bits
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell gives: its engines' statistics, its router's, and when its last step ended (s)."""
+
+    replicas: Sequence[ReplicaStats]
+    router: RouterStats
+    simulated_seconds: float
+    first_refusal: str | None
+
+
+# Computes cells by number, in order: `map`, or workers.
+MapCells = Callable[[Callable[[int], Any], Sequence[int]], Iterable[Any]]
+
+
+def deployment_of(cell: Cell, record: Any) -> Deployment:
+    """Engines and router of a cell. Raises KvsimError if this machine has too little memory for them."""
+    seats: list[Seat] = []
+    for kind, group in enumerate(cell.groups):
+        config = with_notes(group.plan.config, record.steps, record.events)
+        cores = make_cores(config, group.plan.cost, group.num_engines)
+        link = group.link
+        way = (link.latency, BYTES_PER_TOKEN / link.bandwidth) if link else (0.0, 0.0)
+        size = group.data_parallel_size
+        if group.internal_balancing:
+            ranks = [cores[first : first + size] for first in range(0, len(cores), size)]
+            names: Sequence[str] = group.replica_names
+        else:
+            ranks, names = [[core] for core in cores], group.engine_names
+        seats += [
+            Seat(name, each, kind, group.api_server_count, *way)
+            for name, each in zip(names, ranks, strict=True)
+        ]
+    router = cell.router
+    return Deployment(
+        seats, router.policy, router.kv_event_delay, router.kv_event_loss, router.metrics_interval, cell.name
+    )
+
+
+class Dealt:
+    """The part of a workload that a cell gets. A session stays where it began."""
+
+    def __init__(self, workload: Workload, cells: Sequence[Cell], number: int) -> None:
+        self._workload, self._number = workload, number
+        edges = np.cumsum([cell.share for cell in cells])
+        self._edges = edges / edges[-1]
+        self.num_requests = None
+        self.max_concurrency = workload.max_concurrency
+        self.has_follow_ups = workload.has_follow_ups
+
+    def requests(self, seed: int) -> Iterator[Any]:
+        """The requests of `blocks`, one by one."""
+        return requests_of(self.blocks(seed))
+
+    def blocks(self, seed: int) -> Iterator[RequestBlock]:
+        """Requests in order of arrival."""
+        rng = generator(seed, "cell")
+        for block in self._workload.blocks(seed):
+            own = np.flatnonzero(self._cells(block, rng, seed) == self._number)
+            if len(own):
+                yield block.take(own)
+
+    def _cells(self, block: RequestBlock, rng: np.random.Generator, seed: int) -> NDArray[np.int64]:
+        drawn = rng.random(len(block))
+        if block.sessions is not None:
+            for i, session in enumerate(block.sessions):
+                if session is not None:
+                    drawn[i] = stream_key(seed, "cell", session) / 2**64
+        return np.searchsorted(self._edges, drawn, side="right")
+
+
+def replica_stats(cell: Cell, stats: Sequence[dict[str, Any]]) -> list[ReplicaStats]:
+    """Figures of a cell's engines with their names."""
+    told = iter(stats)
+    return [
+        ReplicaStats(
+            name,
+            group.name,
+            next(told),
+            {"num_gpu_blocks": group.plan.config.num_gpu_blocks, "num_gpus": group.gpus_per_engine},
+        )
+        for group in cell.groups
+        for name in group.engine_names
+    ]
+
+
+def joined(tables: Sequence[Sinks], num_engines: Sequence[int], sinks: Sinks) -> None:
+    """Write the tables of cells as those of one run.
+
+    Requests are in order of arrival, then of cells; instances are numbered through.
+    """
+    firsts = np.cumsum([0, *num_engines[:-1]])
+    parts = [_shifted(each.requests.read(), first) for each, first in zip(tables, firsts, strict=True)]
+    requests = pa.concat_tables(parts)
+    order = np.argsort(requests["arrival_time"].to_numpy(), kind="stable")
+    requests = requests.take(pa.array(order))
+    for at in range(0, max(len(requests), 1), CHUNK_ROWS):
+        sinks.requests.write(requests.slice(at, CHUNK_ROWS).combine_chunks())
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    first_rows = np.cumsum([0, *(len(part) for part in parts)])
+    for name in ("steps", "events"):
+        sink = getattr(sinks, name)
+        if sink is None:
+            continue
+        for cell, each in enumerate(tables):
+            table = _shifted(getattr(each, name).read(), firsts[cell])
+            if name == "events":
+                own = pa.array(places[first_rows[cell] : first_rows[cell + 1]])
+                at = table.schema.get_field_index("request")
+                table = table.set_column(at, table.schema.field(at), pc.take(own, table["request"]))
+            sink.write(table.combine_chunks())
+
+
+def _shifted(table: pa.Table, first: int) -> pa.Table:
+    """Instances numbered from `first`; -1 stays, which is none."""
+    at = table.schema.get_field_index("instance")
+    numbers = table["instance"].to_numpy()
+    shifted = np.where(numbers < 0, numbers, numbers + first).astype(np.int32)
+    return table.set_column(at, table.schema.field(at), pa.array(shifted))
+
+
+def facts_of(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The parts ``capacity`` and ``step_time`` of a summary, and ``groups`` if there are several."""
+    groups = [group for cell in cells for group in cell.groups]
+    head = {"capacity": groups[0].plan.capacity, "step_time": groups[0].plan.cost.description}
+    if len(groups) == 1:
+        return head
+    told = {
+        group.name: {
+            "router": cell.name,
+            "replicas": group.replicas,
+            "capacity": group.plan.capacity,
+            "step_time": group.plan.cost.description,
+        }
+        for cell in cells
+        for group in cell.groups
+    }
+    return {**head, "groups": told}
