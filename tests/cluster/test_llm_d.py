@@ -99,7 +99,7 @@ def test_cold_requests_go_round() -> None:
     router = router_over(LlmD(**{**NONE, "no_hit_lru_scorer": 1.0}), 4)
     chosen = [router.choose(request((f"P{k}", 64)), 0.0) for k in range(8)]
     assert chosen == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert router.state.targets["score"].round(6).tolist() == [0.0, 0.333333, 0.666667, 1.0]
+    assert router.state.targets["score"].round(6).tolist() == [0.666667, 0.333333, 0.0, 1.0]
     router.choose(request(("P0", 64)), 0.0)  # warm: takes no turn
     assert router.state.targets["score"].tolist() == [0.5] * 4
 
