@@ -1,8 +1,11 @@
 """The routing policies by name: ours, and what the originals call them."""
 
 from kvsim.cluster.policies import (
+    aibrix,
     dynamo,
+    llm_d,
     longest_prefix,
+    mooncake,
     plain,
     prefix_hash,
     production_stack,
@@ -17,7 +20,10 @@ _FAMILIES: tuple[tuple[type[Policy], ...], ...] = (
     plain.FAMILY,
     longest_prefix.FAMILY,
     dynamo.FAMILY,
+    llm_d.FAMILY,
     vllm_dp.FAMILY,
+    aibrix.FAMILY,
+    mooncake.FAMILY,
     rings.FAMILY,
     prefix_hash.FAMILY,
     sglang.FAMILY,
