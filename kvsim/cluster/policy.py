@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.cluster.prompt_hashes import PromptHashing
 from kvsim.tokens import Segments
 
 
@@ -108,14 +109,9 @@ class Policy(ABC):
         """Seconds between its snapshots of the engines' metrics; 0: as they are at each choice; None: it takes none."""
         return None
 
-    @property
-    def index_block_size(self) -> int | None:
-        """Tokens of a block of its own hashes, the last partial one included if `hashes_partial_block`."""
+    def own_hashing(self, block_size: int) -> PromptHashing | None:
+        """How it cuts prompts itself; None: it sees the engines' blocks (of `block_size` tokens)."""
         return None
-
-    @property
-    def hashes_partial_block(self) -> bool:
-        return False
 
     @abstractmethod
     def start(self, router: Any) -> Chooser | CompiledChooser:

@@ -12,6 +12,7 @@ from kvsim.cluster import booking, worker_sets
 from kvsim.cluster.active_blocks import larger_held, new_held
 from kvsim.cluster.hash_table import larger, new_table
 from kvsim.cluster.policy import CompiledChooser, Policy, RoutedRequest, View
+from kvsim.cluster.prompt_hashes import own_window
 from kvsim.cluster.state import (
     BOOKING_DTYPE,
     FILL_DTYPE,
@@ -112,6 +113,7 @@ class Router:
         self.policy, self.name, self.facts = policy, name, tuple(targets)
         self.names = [target.name for target in targets]
         self.state = _new_state(policy, targets, stream_key(seed, "router", name))
+        self._own_hashing = policy.own_hashing(self.block_size)
         self.chooser = policy.start(self)
         self.words = words_of(self._arrays())
         self.address = address_of(self.words)
@@ -133,7 +135,9 @@ class Router:
         return [*self.state, *(self.chooser.arrays if isinstance(self.chooser, CompiledChooser) else ())]
 
     def set_window(self, routed: NDArray[np.void], hashes: NDArray[np.uint64], segments: Segments) -> None:
-        """The requests to come: ROUTED_DTYPE (n,), block hashes (t, 2), prompts (s, 3)."""
+        """The requests to come: ROUTED_DTYPE (n,), the engines' block hashes (t, 2), prompts (s, 3)."""
+        if self._own_hashing:
+            routed, hashes = own_window(self._own_hashing, routed, segments)
         self._make_room(int(routed["num_blocks"].max(initial=0)))
         self.state = self.state._replace(routed=routed, hashes=hashes, segments=segments)
         words_of(self._arrays(), self.words)

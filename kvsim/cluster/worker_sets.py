@@ -85,6 +85,15 @@ def discard(table, fill, which, block_hash, target):
 
 
 @compiled_part
+def forget(table, fill, which, block_hash):
+    """No target holds a block any longer."""
+    row = row_of(table, key_of(block_hash))
+    if table[row, 0] != _ZERO:
+        remove_row(table, row)
+        fill["used"][which] -= 1
+
+
+@compiled_part
 def clear(table, fill, which, target):
     """A target holds nothing any more."""
     for row in range(table.shape[0]):
@@ -115,5 +124,25 @@ def leading_blocks(table, hashes, first, step, num_blocks, out):
                 lost &= lost - _ONE
             block += 1
         while alive != _ZERO:
+            out[base + lowest_bit(alive)] = num_blocks
+            alive &= alive - _ONE
+
+
+@compiled_inline
+def leading_blocks_of_either(table, other, hashes, first, step, num_blocks, out):
+    """`leading_blocks` of targets that hold each block by one of two tables of the same width."""
+    out[:] = 0
+    for word in range(1, table.shape[1]):
+        base, alive, block = (word - 1) * BITS, ~_ZERO, np.int64(0)
+        while alive != _ZERO and block < num_blocks:
+            key = key_of(hashes[first + block * step, 0])
+            bits = table[row_of(table, key), word] | other[row_of(other, key), word]
+            lost = alive & ~bits
+            alive &= bits
+            while block > 0 and lost != _ZERO:
+                out[base + lowest_bit(lost)] = block
+                lost &= lost - _ONE
+            block += 1
+        while block > 0 and alive != _ZERO:
             out[base + lowest_bit(alive)] = num_blocks
             alive &= alive - _ONE

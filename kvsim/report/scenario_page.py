@@ -52,8 +52,8 @@ The prompts of a session; an answer stands there as far as it was given:
 
 An output is `reasoning_len` and `output_len` tokens. Answers have the same tokens in later prompts, so the
 next turn finds the blocks of the prompt and the answer before it, but for the last token said, which never
-went through the model. A turn that the server refuses, such as one that has grown beyond `max_model_len`, ends
-its session.
+went through the model. A turn that the server refuses, such as one that has grown beyond `max_model_len`,
+ends its session.
 """
 
 MIX = """\
@@ -221,7 +221,8 @@ def _cluster(schema: JsonSchema) -> Iterator[str]:
 
 
 def _parameters(policy: type[Policy]) -> list[str]:
-    return [field.name for field in dataclasses.fields(policy)]
+    """Beside the keys of any router."""
+    return [field.name for field in dataclasses.fields(policy) if field.name not in RouterKeys.model_fields]
 
 
 def _definition(described: JsonSchema) -> str | None:

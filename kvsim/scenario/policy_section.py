@@ -44,6 +44,8 @@ def policy_section(kind: type[Policy]) -> type[RouterKeys]:
     description, meanings = told(kind)
     parameters: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
+        if field.name in RouterKeys.model_fields:
+            continue  # what any router has, such as chars_per_token
         default: Any = {"default": ...}
         if field.default is not dataclasses.MISSING:
             default = {"default": field.default}

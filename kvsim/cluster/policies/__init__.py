@@ -1,8 +1,10 @@
 """The routing policies by name: ours, and what the originals call them."""
 
 from kvsim.cluster.policies import (
+    aibrix,
     dynamo,
     longest_prefix,
+    mooncake,
     plain,
     prefix_hash,
     production_stack,
@@ -18,6 +20,8 @@ _FAMILIES: tuple[tuple[type[Policy], ...], ...] = (
     longest_prefix.FAMILY,
     dynamo.FAMILY,
     vllm_dp.FAMILY,
+    aibrix.FAMILY,
+    mooncake.FAMILY,
     rings.FAMILY,
     prefix_hash.FAMILY,
     sglang.FAMILY,

@@ -56,9 +56,9 @@ def _choose(address, i, now):
 class VllmDp(Policy):
     """The rank with the least of own requests in flight and counted ones, queues on full caches shunned.
 
-    client_count: API servers (`--api-server-count`). client_index: which of them this router is; None: all of
-    them, each request at one drawn at random, as clients' connections are spread over processes. Each knows of
-    its own requests only, and adds to the waiting ones until the coordinator's next counts.
+    client_count: API servers (`--api-server-count`). client_index: which of them this router is; None: all
+    of them, each request at one drawn at random, as connections are spread over processes. Each knows of its
+    own requests only, and adds to the waiting ones until the coordinator's next counts.
     """
 
     names: ClassVar[tuple[str, ...]] = ("vllm_dp",)
