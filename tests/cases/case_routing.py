@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from case_aibrix import explained, hundred_blocks
 from case_forms import Case
 from case_knowledge import KNOWLEDGE, book, tell
 from case_router import REQUEST_KEYS, request_of, router_of
 
+from kvsim.cluster.policies.aibrix import AibrixPrefixCache
 from kvsim.cluster.policies.hash_trie import CHUNK_SIZE, HashTrie
 from kvsim.cluster.policies.rings import Session
 from kvsim.cluster.policies.vllm_dp import VllmDp
@@ -49,8 +51,8 @@ def routing_parts(case: Case) -> Iterator[Part]:
 
 def _asked(case: Case) -> list[tuple[str, Case]]:
     """(where, request with what is expected) for each request of a case."""
-    single, several = case.get("request"), case.get("requests")
-    assert (single is None) != (several is None), "a case has either a request or requests"
+    single, several = case.get("request", {}), case.get("requests")
+    assert several is None or not single, "a case has either a request or requests"
     if several is None:
         entry = single if isinstance(single, dict) else {"prompt": single}
         return [("", {**entry, "expect": case.get("expect", {})})]
@@ -61,13 +63,11 @@ def _asked(case: Case) -> list[tuple[str, Case]]:
 def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
     """What is seen of each request."""
     router = router_of(case, seed)
-    uid = tell(router, case)
+    requests = [_request(router, entry, str(number)) for number, (_, entry) in enumerate(asked)]
+    uid = tell(router, case, requests[0])
     out = []
-    for number, (_, entry) in enumerate(asked):
+    for number, ((_, entry), request) in enumerate(zip(asked, requests, strict=True)):
         hold = entry.get("hold", case.get("hold", False))
-        unknown = entry.keys() - REQUEST_KEYS - {"expect", "hold"}
-        assert not unknown, f"request: the runner does not know {sorted(unknown)}"
-        request = request_of({key: entry[key] for key in REQUEST_KEYS & entry.keys()}, str(number))
         now = STEP * (number + 1)
         out.append(_choice(router, request, now, uid + number, entry["expect"]))
         router.send(uid + number, request, out[-1]["target"], now)
@@ -78,6 +78,13 @@ def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
     return out
 
 
+def _request(router: Router, entry: Case, name: str) -> Request:
+    if not REQUEST_KEYS & entry.keys():
+        assert isinstance(router.policy, AibrixPrefixCache), "a case has either a request or requests"
+        return hundred_blocks(router.policy)
+    return request_of(_without(entry, "expect", "hold"), name)
+
+
 def _choice(router: Router, request: Request, now: float, uid: int, expect: Case) -> Case:
     """The choice, and what explains it."""
     seen = _potential(router, request, uid) if POTENTIAL.keys() & expect.keys() else {}
@@ -85,7 +92,10 @@ def _choice(router: Router, request: Request, now: float, uid: int, expect: Case
         seen["overlap_blocks"] = _by_name(router, router.overlaps(request))
     target = router.choose(request, now)
     scores = _by_name(router, np.array(router.state.targets["score"]))
-    return {**seen, "target": target, "chosen": router.names[target], "cost": scores, "score": scores}
+    seen |= {"cost": scores, "score": scores, **explained(router)}
+    if router.policy.own_hashing(router.facts[0].block_size):
+        seen["index_blocks"] = int(router.state.routed["num_blocks"][0])
+    return {**seen, "target": target, "chosen": router.names[target]}
 
 
 def _potential(router: Router, request: Request, uid: int) -> Case:
