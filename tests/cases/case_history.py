@@ -14,11 +14,6 @@ from kvsim.cluster.router import Router
 from kvsim.workload.request import Request
 
 
-def _in_trie(router: Router, request: Request, target: int) -> None:
-    chooser: Any = router.chooser
-    chooser.trie(router.num_targets).insert(request.prompt, target)
-
-
 def _in_tree(router: Router, request: Request, target: int) -> None:
     chooser: Any = router.chooser
     chooser.tree(router.num_targets).insert(runs_of(request.prompt), target)
@@ -33,7 +28,7 @@ HISTORIES: dict[type, Callable[[Router, Request, int], None]] = {
     AibrixPrefixCache: _in_table,
     CacheAware: _in_tree,
     DynamoKv: _in_table,
-    PrefixAware: _in_trie,
+    PrefixAware: _in_table,
 }
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from case_aibrix import explained, hundred_blocks
 from case_forms import Case
+from case_history import note_history
 from case_knowledge import KNOWLEDGE, book, tell
 from case_router import REQUEST_KEYS, request_of, router_of
 
 from kvsim.cluster.policies.aibrix import AibrixPrefixCache
-from kvsim.cluster.policies.hash_trie import CHUNK_SIZE, HashTrie
+from kvsim.cluster.policies.production_stack import PrefixAware
 from kvsim.cluster.policies.rings import Session
 from kvsim.cluster.policies.vllm_dp import VllmDp
 from kvsim.cluster.policy import CompiledChooser
@@ -144,14 +145,16 @@ def _lookups(trie: Case, lookups: list[Case]) -> Iterator[Part]:
     check_keys(trie, {"chunk_size", "inserted"})
     inserted = [(str(entry["on"]), request_of(_without(entry, "on"))) for entry in trie.get("inserted", [])]
     names = sorted({name for name, _ in inserted} | {str(n) for one in lookups for n in one["available"]})
-    index = HashTrie(len(names), trie.get("chunk_size", CHUNK_SIZE), chars_per_token=1)
+    policy = PrefixAware(chunk_size=trie.get("chunk_size", 128), chars_per_token=1)
+    router = Router(policy, _facts(names))
     for name, request in inserted:
-        index.insert(request.prompt, names.index(name))
+        note_history(router, request, names.index(name))
     for number, entry in enumerate(lookups):
         request = request_of(_without(entry, "available", "expect"))
-        available = [names.index(str(name)) for name in entry["available"]]
-        matched, candidates = index.longest_prefix_match(request.prompt, available)
-        seen = {"matched": matched, "candidates": [names[target] for target in candidates]}
+        matched = {name: router.overlaps(request)[names.index(name)] for name in map(str, entry["available"])}
+        most = max(matched.values())
+        candidates = sorted(name for name, chunks in matched.items() if chunks == most)
+        seen = {"matched": int(most) * policy.chunk_size, "candidates": candidates}
         expect = dict(entry["expect"])
         if "candidates" in expect:
             expect["candidates"] = sorted(map(str, expect["candidates"]))
