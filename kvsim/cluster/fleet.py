@@ -46,7 +46,7 @@ from kvsim.engine.core import EngineCore, Window
 from kvsim.engine.step import advance
 from kvsim.tokens import stream_key
 
-_MOST_STEPS = 1 << 16  # between two looks at the outside: a fraction of a second
+_MOST_STEPS = 1 << 17  # between two looks at the outside: a fraction of a second
 _MOST_ENDED = 1 << 14  # requests of all engines that wait to be collected
 
 Refusal = Callable[[EngineConfig, int], str | None]
@@ -336,8 +336,9 @@ class Fleet:
 
     def _tell_ends(self, chooser: Chooser) -> None:
         s = self._state.scalars
-        for row in self._state.order[self._num_named : s["position"][0]].tolist():
-            self._names[int(self._state.arrivals["uid"][row])] = self._roster.request_id(row)
+        rows = self._state.order[self._num_named : s["position"][0]]
+        uids = self._state.arrivals["uid"][rows].tolist()
+        self._names.update(zip(uids, self._roster.request_ids(rows), strict=True))
         self._num_named = int(s["position"][0])
         for end in self._state.ends[self._num_told : s["num_ends"][0]]:
             chooser.ended(self._names.pop(int(end["uid"])), int(end["target"]), float(end["time"]))
@@ -359,16 +360,16 @@ class Fleet:
         if self._wants_every_end:
             self._tell_ends(self.router.chooser)
         rows, self._taken = state.order[self._taken : s["position"]], int(s["position"])
-        arrivals, places = state.arrivals[rows], rows.tolist()
+        arrivals = state.arrivals[rows]
         refused = np.flatnonzero(arrivals["member"] == NONE).tolist()
         return Sent(
-            first_uid=int(arrivals["uid"][0]) if places else int(s["next_uid"]),
-            request_ids=[self._roster.request_id(row) for row in places],
+            first_uid=int(arrivals["uid"][0]) if len(rows) else int(s["next_uid"]),
+            request_ids=self._roster.request_ids(rows),
             times=arrivals["sent_time"],
             num_prompt_tokens=self._windows[0].arrivals.rows["num_prompt_tokens"][rows],
-            reasons={k: self._roster.reason(places[k]) for k in refused},
-            follow_ups=self._roster.column("follow_ups", places),
-            sessions=self._roster.column("sessions", places),
+            reasons={k: self._roster.reason(int(rows[k])) for k in refused},
+            follow_ups=self._roster.column("follow_ups", rows),
+            sessions=self._roster.column("sessions", rows),
         )
 
     def take_ends(self) -> NDArray[np.void]:

@@ -19,7 +19,10 @@ class Roster:
     """Requests of the window by row: where each stands in its block, and why it is refused."""
 
     def __init__(self) -> None:
-        self._places: list[tuple[Any, int]] = []  # block (`kvsim.workload.RequestBlock`), number in it
+        self._blocks: list[Any] = []  # `kvsim.workload.RequestBlock`
+        self._block_of = np.zeros(0, np.int64)
+        self._number = np.zeros(0, np.int64)  # in its block
+        self._ids: list[str] = []
         self._reasons: dict[tuple[int, int], str] = {}
 
     def keep(self, kept: NDArray[np.int64], block: Any) -> None:
@@ -28,8 +31,11 @@ class Roster:
         self._reasons = {
             (kind, rows[row]): text for (kind, row), text in self._reasons.items() if row in rows
         }
-        self._places = [self._places[row] for row in rows]
-        self._places += [(block, i) for i in range(len(block))]
+        used, kept_in = np.unique(self._block_of[kept], return_inverse=True)
+        self._blocks = [*(self._blocks[number] for number in used.tolist()), block]
+        self._block_of = np.concatenate([kept_in, np.full(len(block), len(used))])
+        self._number = np.concatenate([self._number[kept], np.arange(len(block))])
+        self._ids = [*(self._ids[row] for row in rows), *block.request_ids]
 
     def refuse(self, kind: int, row: int, reason: str) -> None:
         """Engines of a kind refuse a request."""
@@ -40,37 +46,34 @@ class Roster:
         return next(text for (_, refused), text in sorted(self._reasons.items()) if refused == row)
 
     def request(self, row: int) -> Any:
-        block, i = self._places[row]
-        return block[i]
+        """A request of the window (`kvsim.workload.Request`)."""
+        return self._blocks[self._block_of[row]][int(self._number[row])]
 
-    def request_id(self, row: int) -> str:
-        block, i = self._places[row]
-        name: str = block.request_ids[i]
-        return name
+    def request_ids(self, rows: NDArray[np.int64]) -> list[str]:
+        return [self._ids[row] for row in rows.tolist()]
 
-    def column(self, name: str, rows: list[int]) -> list[Any] | None:
+    def column(self, name: str, rows: NDArray[np.int64]) -> list[Any] | None:
         """A column of the blocks that may be missing; None if it is for all."""
-        columns = [(getattr(self._places[row][0], name), self._places[row][1]) for row in rows]
-        if all(column is None for column, _ in columns):
+        columns = [getattr(block, name) for block in self._blocks]
+        if all(column is None for column in columns):
             return None
-        return [None if column is None else column[i] for column, i in columns]
+        places = zip(self._block_of[rows].tolist(), self._number[rows].tolist(), strict=True)
+        return [None if columns[block] is None else columns[block][number] for block, number in places]
 
     def routed(self) -> tuple[NDArray[np.void], Segments]:
         """ROUTED_DTYPE rows without their hashes, and the prompts' segments."""
-        parts, segments, first, at = [np.zeros(0, ROUTED_DTYPE)], [np.zeros((0, 3), np.uint64)], 0, 0
-        while at < len(self._places):
-            block, i = self._places[at]
-            count = 1
-            while at + count < len(self._places) and self._places[at + count] == (block, i + count):
-                count += 1  # neighbours in a block
-            part = block[i : i + count]
-            rows = routed_of(part)
-            rows["first_segment"] += first
-            rows["end_segment"] += first
-            parts.append(rows)
+        routed = np.zeros(len(self._ids), ROUTED_DTYPE)
+        segments, first = [np.zeros((0, 3), np.uint64)], 0
+        for number, block in enumerate(self._blocks):
+            rows = np.flatnonzero(self._block_of == number)
+            part = block if len(rows) == len(block) else block.take(self._number[rows])
+            own = routed_of(part)
+            own["first_segment"] += first
+            own["end_segment"] += first
+            routed[rows] = own
             segments.append(part.segments)
-            first, at = first + len(part.segments), at + count
-        return np.concatenate(parts), np.concatenate(segments)
+            first += len(part.segments)
+        return routed, np.concatenate(segments)
 
 
 def routed_of(block: Any) -> NDArray[np.void]:

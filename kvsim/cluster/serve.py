@@ -241,7 +241,6 @@ def run_member(c, m, until, most_steps):
         return _STOPS, COLLECT
     if c.scalars["steps_left"][0] <= 0:
         return _STOPS, PAUSE
-    c.scalars["steps_left"][0] -= most_steps
     at = rows_at(members["place"][m], PLACE_DTYPE, 1)
     before = at["num_collected"][0]
     why = call_stretch(
@@ -252,6 +251,7 @@ def run_member(c, m, until, most_steps):
         until,
         most_steps,
     )
+    c.scalars["steps_left"][0] -= 1 + at["num_collected"][0] - before
     if at["num_collected"][0] != before:
         publish(c, m, at["now"][0])
     if why == 2:  # no room for the next request
