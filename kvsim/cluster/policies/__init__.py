@@ -3,6 +3,7 @@
 from kvsim.cluster.policies import (
     aibrix,
     dynamo,
+    llm_d,
     longest_prefix,
     mooncake,
     plain,
@@ -19,6 +20,7 @@ _FAMILIES: tuple[tuple[type[Policy], ...], ...] = (
     plain.FAMILY,
     longest_prefix.FAMILY,
     dynamo.FAMILY,
+    llm_d.FAMILY,
     vllm_dp.FAMILY,
     aibrix.FAMILY,
     mooncake.FAMILY,

@@ -56,3 +56,19 @@ def drawn_by_softmax(scalars, costs, temperature):
         if sample <= cumulative:
             return np.int64(t)
     return np.int64(costs.shape[0] - 1)
+
+
+@compiled_inline
+def drawn_among_most(scalars, values, kept):
+    """Number of a largest one of the values that `kept` marks, each with the same chance."""
+    best, count = np.int64(-1), np.int64(0)
+    for t in range(kept.shape[0]):
+        if not kept[t]:
+            continue
+        if best < 0 or values[t] > values[best]:
+            best, count = np.int64(t), np.int64(1)
+        elif values[t] == values[best]:
+            count += 1
+            if drawn_below(scalars, count) == 0:
+                best = np.int64(t)
+    return best
