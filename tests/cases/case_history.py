@@ -7,6 +7,7 @@ from case_router import block_keys
 
 from kvsim.cluster.policies.aibrix import AibrixPrefixCache
 from kvsim.cluster.policies.dynamo import DynamoKv
+from kvsim.cluster.policies.llm_d import LlmD
 from kvsim.cluster.policies.production_stack import PrefixAware
 from kvsim.cluster.policies.sglang import CacheAware
 from kvsim.cluster.policies.text_tree import runs_of
@@ -28,6 +29,7 @@ HISTORIES: dict[type, Callable[[Router, Request, int], None]] = {
     AibrixPrefixCache: _in_table,
     CacheAware: _in_tree,
     DynamoKv: _in_table,
+    LlmD: _in_table,
     PrefixAware: _in_table,
 }
 
