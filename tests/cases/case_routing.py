@@ -93,10 +93,20 @@ def _choice(router: Router, request: Request, now: float, uid: int, expect: Case
         seen["overlap_blocks"] = _by_name(router, router.overlaps(request))
     target = router.choose(request, now)
     scores = _by_name(router, np.array(router.state.targets["score"]))
-    seen |= {"cost": scores, "score": scores, **explained(router)}
+    seen |= {"cost": scores, "score": scores, **explained(router), **_heads(router)}
     if router.policy.own_hashing(router.facts[0].block_size):
         seen["index_blocks"] = int(router.state.routed["num_blocks"][0])
     return {**seen, "target": target, "chosen": router.names[target]}
+
+
+def _heads(router: Router) -> Case:
+    """Of prefixaware: characters that matched, and whom they allow, as the choice left them in `overlap`."""
+    if not isinstance(router.policy, PrefixAware):
+        return {}
+    chunks = _by_name(router, router.state.targets["overlap"])
+    most = max(chunks.values())
+    candidates = sorted(name for name, matched in chunks.items() if matched == most)
+    return {"matched": most * router.policy.chunk_size, "candidates": candidates}
 
 
 def _potential(router: Router, request: Request, uid: int) -> Case:
@@ -115,10 +125,9 @@ def _by_name(router: Router, values: Any) -> Case:
 
 
 def _expected(expect: Case) -> Case:
-    """`chosen_any` is a set."""
-    if "chosen_any" in expect:
-        expect = {**expect, "chosen_any": sorted(map(str, expect["chosen_any"]))}
-    return {key: str(value) if key == "chosen" else value for key, value in expect.items()}
+    """`chosen_any` and `candidates` are sets."""
+    sets = {key: sorted(map(str, expect[key])) for key in ("chosen_any", "candidates") if key in expect}
+    return {key: str(value) if key == "chosen" else value for key, value in expect.items()} | sets
 
 
 def _seen_together(runs: list[Case]) -> Case:
@@ -155,10 +164,7 @@ def _lookups(trie: Case, lookups: list[Case]) -> Iterator[Part]:
         most = max(matched.values())
         candidates = sorted(name for name, chunks in matched.items() if chunks == most)
         seen = {"matched": int(most) * policy.chunk_size, "candidates": candidates}
-        expect = dict(entry["expect"])
-        if "candidates" in expect:
-            expect["candidates"] = sorted(map(str, expect["candidates"]))
-        yield f"lookup {number + 1}: ", expect, seen
+        yield f"lookup {number + 1}: ", _expected(entry["expect"]), seen
 
 
 def _without(entry: Case, *keys: str) -> Case:

@@ -1,8 +1,9 @@
-"""production-stack's `prefixaware` and `kvaware`.
+"""production-stack's `roundrobin`, `prefixaware` and `kvaware`.
 
-Sources: vllm-project/production-stack `src/vllm_router/routers/routing_logic.py` (PrefixAwareRouter,
-KvawareRouter) and `src/vllm_router/prefix/hashtrie.py`; LMCache `lmcache/v1/cache_controller`. A node of the
-trie is known by the hash of all chunks down to it, so it is a table of who was sent which head.
+Sources: vllm-project/production-stack `src/vllm_router/routers/routing_logic.py` (RoundRobinRouter,
+PrefixAwareRouter, KvawareRouter) and `src/vllm_router/prefix/hashtrie.py`; LMCache
+`lmcache/v1/cache_controller`. A node of the trie is known by the hash of all chunks down to it, so the trie
+is a table of who was sent which head.
 """
 
 from dataclasses import dataclass
@@ -76,6 +77,27 @@ def _choose(address, i, now):
     for chunk in range(num_chunks):
         stored(router, target, router.hashes[router.routed["first_hash"][i] + chunk, 0])
     return target
+
+
+@compiled_entry
+def _choose_next(address, i, now):
+    words = words_at(address)
+    counter, order = array_at(words, NUM_ARRAYS, np.int64, 1), array_at(words, NUM_ARRAYS + 1, np.int64, 1)
+    target = order[counter[0] % order.shape[0]]
+    counter[0] += 1
+    return target
+
+
+@dataclass(frozen=True, kw_only=True)
+class SortedRoundRobin(Policy):
+    """production-stack's `roundrobin`: each in turn, in the order of their names."""
+
+    names: ClassVar[tuple[str, ...]] = ("production_stack_roundrobin", "roundrobin")
+    blind: ClassVar[bool] = True
+
+    def start(self, router: Any) -> CompiledChooser:
+        order = sorted(range(router.num_targets), key=router.names.__getitem__)
+        return CompiledChooser(_choose_next, [np.zeros(1, np.int64), np.array(order, np.int64)])
 
 
 class _TrieChooser(CompiledChooser):
@@ -154,4 +176,4 @@ class KvAwareChooser(Chooser):
         return target if matched >= request.num_prompt_tokens - self._threshold else None
 
 
-FAMILY = (PrefixAware, KvAware)
+FAMILY = (SortedRoundRobin, PrefixAware, KvAware)
