@@ -1,7 +1,7 @@
 """Arrays and compiled functions by their addresses, so that compiled code can hold many of a kind.
 
-An engine is some twenty arrays; a cluster has hundreds of engines, of different sizes. Compiled code cannot keep
-lists of such bundles, but it can follow addresses, as C would. `words_of` notes down where the arrays of a
+An engine is some twenty arrays; a cluster has hundreds of engines, of different sizes. Compiled code cannot
+keep lists of such bundles, but it can follow addresses, as C would. `words_of` notes down where the arrays of a
 bundle are, `array_at` reads one of them back. Whoever makes words keeps the arrays alive, and makes the words
 anew when an array is replaced by a larger one.
 
@@ -46,7 +46,8 @@ def _read(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray
     size = int(np.prod(shape)) * dtype.itemsize
     if size == 0:
         return np.zeros(shape, dtype)
-    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 _I64 = ir.IntType(64)

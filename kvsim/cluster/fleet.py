@@ -87,11 +87,11 @@ class Sent:
 class Fleet:
     """Replicas behind a router.
 
-    max_concurrency: requests under way at most, the others wait at their client. horizon (s): nothing happens
-    from then on. event_delay (s) and event_loss (0..1): of the messages with KV events, one a step.
-    metrics_interval (s): between snapshots; None for the policy's own. has_follow_ups: requests may follow from
-    the end of others. logs_are_recorded: somebody else reads the engines' logs, at `collect`.
     collect: called with the number of an engine whose ended requests and records are to be taken.
+    max_concurrency: requests under way at most, the others wait at their client. horizon (s): nothing
+    happens from then on. has_follow_ups: requests may follow from the end of others. event_delay (s) and
+    event_loss (0..1): of the messages with KV events, one a step. metrics_interval (s): between snapshots;
+    None for the policy's own. logs_are_recorded: somebody else reads the engines' logs, at `collect`.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Fleet:
         inside = balancers[0].policy.scrapes_every if balancers else None
         s["rank_interval"] = math.inf if inside is None else inside
         s["scraped_time"] = s["rank_scraped_time"] = -math.inf
-        self._wants_every_end = isinstance(router.chooser, Chooser) and router.chooser.wants_ends
-        s["wants_ends"] = has_follow_ups or self._wants_every_end
+        is_told = isinstance(router.chooser, Chooser) and router.chooser.wants_ends
+        s["wants_ends"] = has_follow_ups or is_told
         s["first_spare_note"] = NONE
         s["event_delay"], s["event_loss"] = event_delay, event_loss
         s["loss_stream"] = stream_key(seed, "lost events", router.name)
@@ -203,7 +203,7 @@ class Fleet:
         return bool(s["position"] < s["num_ordered"])
 
     def extend(self, block: Any, known_until: float, refusal: Refusal) -> None:
-        """Requests that come (a `kvsim.workload.RequestBlock` in order of arrival), later than all before or due.
+        """Requests that come, a `kvsim.workload.RequestBlock` in order of arrival.
 
         known_until: seconds; all requests that set out by themselves before it are known now.
         refusal(config, i): why engines of that configuration refuse request i of the block, or None.
@@ -213,12 +213,12 @@ class Fleet:
         kept, inboxes = self._still_needed(waiting)
         n, m = len(kept), len(block)
         for window, core in zip(self._windows, self._of_kind, strict=True):
-            arrivals = core.prepare(block)
+            new = core.prepare(block)
             if block.follow_ups is not None:
-                arrivals.rows["think_time"] = [
+                new.rows["think_time"] = [
                     math.inf if each is None else each.think_time for each in block.follow_ups
                 ]
-            window.set(window.arrivals.take(kept).followed_by(arrivals))
+            window.set(window.arrivals.take(kept).followed_by(new))
         old = self._state
         arrivals = np.zeros(n + m, ARRIVAL_DTYPE)
         arrivals[:n], arrivals["time"][n:] = old.arrivals[kept], block.arrival_times
@@ -252,7 +252,7 @@ class Fleet:
         return refused
 
     def _still_needed(self, waiting: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-        """Rows of the window that have not set out or not arrived, ascending; and the inbox of each engine."""
+        """Rows of the window that have not set out or not arrived, ascending; the inbox of each engine."""
         inboxes = []
         for core, member in zip(self.cores, self._state.members, strict=True):
             rows, links = [], self._windows[member["window_number"]].arrivals.rows["next_waiting"]
@@ -330,12 +330,14 @@ class Fleet:
         assert isinstance(chooser, Chooser)
         i = int(self._state.order[s["position"][0]])
         time = max(float(self._state.arrivals["time"][i]), float(s["latest_time"][0]))
-        if self._wants_every_end:
-            self._tell_ends(chooser)
+        self._tell_ends()
         s["decided"] = chooser.choose(self._roster.request(i), self.router.view(time, i))
 
-    def _tell_ends(self, chooser: Chooser) -> None:
-        s = self._state.scalars
+    def _tell_ends(self) -> None:
+        """A policy that wants to know of ends does."""
+        s, chooser = self._state.scalars, self.router.chooser
+        if not isinstance(chooser, Chooser) or not chooser.wants_ends:
+            return
         rows = self._state.order[self._num_named : s["position"][0]]
         uids = self._state.arrivals["uid"][rows].tolist()
         self._names.update(zip(uids, self._roster.request_ids(rows), strict=True))
@@ -347,7 +349,7 @@ class Fleet:
             s["num_ends"] = self._num_told = 0
 
     def close(self) -> None:
-        """At the end: those who reached an engine during a step that goes on beyond the horizon wait there."""
+        """At the end: those who reached an engine during a step that ends beyond the horizon wait there."""
         horizon = float(self._state.scalars["horizon"][0])
         for core, member in zip(self.cores, self._state.members, strict=True):
             core.advance(horizon, 0, self._windows[member["window_number"]])
@@ -357,8 +359,7 @@ class Fleet:
     def take_sent(self) -> Sent:
         """Requests that have set out since the last call; needed before `extend`."""
         state, s = self._state, self._state.scalars[0]
-        if self._wants_every_end:
-            self._tell_ends(self.router.chooser)
+        self._tell_ends()
         rows, self._taken = state.order[self._taken : s["position"]], int(s["position"])
         arrivals = state.arrivals[rows]
         refused = np.flatnonzero(arrivals["member"] == NONE).tolist()
@@ -374,8 +375,7 @@ class Fleet:
 
     def take_ends(self) -> NDArray[np.void]:
         """END_DTYPE rows of the requests that have ended since the last call, if anybody wants to know."""
-        if self._wants_every_end:
-            self._tell_ends(self.router.chooser)
+        self._tell_ends()
         s = self._state.scalars
         ends = self._state.ends[: s["num_ends"][0]].copy()
         s["num_ends"], s["follow_up_due"] = 0, math.inf

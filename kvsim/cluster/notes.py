@@ -1,7 +1,7 @@
 """How routers learn of engines: what a step brings is published at its end, and seen when its time has come.
 
 vLLM publishes a step's KV events and metrics when it processes the step's output
-(0.33.0 `v1/core/sched/scheduler.py`, `update_from_output`). Compiled code takes a step at once, so an engine's
+(0.33.0 `v1/core/sched/scheduler.py`, `update_from_output`). Compiled code takes a step at once, so its
 notes lie in its log until the clock has reached its end.
 """
 
@@ -23,7 +23,7 @@ from kvsim.cache.state import (
 from kvsim.cluster.booking import cleared, end, first_token, removed, stored
 from kvsim.cluster.state import router_at
 from kvsim.compiled import compiled_inline, compiled_part
-from kvsim.engine.handle import engine_at
+from kvsim.engine.handle import engine_at, log_at, requests_at
 from kvsim.tokens import mix64
 
 # An engine of the cluster
@@ -129,7 +129,7 @@ def _send_late(c, m, kind, block_hash, time):
 @compiled_part
 def _ended(c, m, slot, status, time):
     """A request has ended: its client has a place again, and may send what follows."""
-    s, q = c.scalars, engine_at(c.members["engine"][m]).kv.requests
+    s, q = c.scalars, requests_at(c.members["engine"][m])
     s["in_flight"][0] -= 1
     s["freed_time"][0] = time
     if s["wants_ends"][0]:
@@ -137,18 +137,24 @@ def _ended(c, m, slot, status, time):
         c.ends["uid"][n], c.ends["time"][n] = q["uid"][slot], time
         c.ends["target"][n] = c.members["target"][m]
         c.ends["num_output_tokens"][n] = q["num_tokens"][slot] - q["num_prompt_tokens"][slot]
-        in_full = status == FINISHED_STOPPED or status == FINISHED_LENGTH_CAPPED
+        in_full = status in (FINISHED_STOPPED, FINISHED_LENGTH_CAPPED)
         think_time = q["think_time"][slot] if in_full else math.inf
         c.ends["think_time"][n] = think_time
         s["num_ends"][0] = n + 1
         s["follow_up_due"][0] = min(s["follow_up_due"][0], time + think_time)
 
 
+@compiled_inline
+def _is_indexed(kind, is_of_group):
+    """Whether an entry of the log is a KV event of the group that the index follows."""
+    return kind == LOG_CLEARED or (is_of_group and kind in (LOG_STORED, LOG_REMOVED))
+
+
 @compiled_part
 def deliver(c, m):
     """The routers read what an engine's latest step has published; DONE, or which arrays are full."""
     s, member = c.scalars, c.members[m]
-    log, scalars = engine_at(member["engine"]).kv.pool.log, engine_at(member["engine"]).kv.pool.scalars
+    log, scalars = log_at(member["engine"])
     router, time, target = router_at(s["router"][0]), member["published_time"], member["target"]
     reads_events = router.scalars["reads_events"][0] != 0
     if member["message_lost"] < 0:
@@ -169,14 +175,13 @@ def deliver(c, m):
             if member["rank_router"] != 0:
                 end(router_at(member["rank_router"]), uid)
             _ended(c, m, log["first"][n], log["last"][n], time)
-        elif reads_events and not lost and (kind == LOG_STORED or kind == LOG_REMOVED or kind == LOG_CLEARED):
-            if kind == LOG_CLEARED or log["group_id"][n] == member["index_group"]:
-                if late > 0.0:
-                    if not _send_late(c, m, kind, log["hash_lo"][n], time + late):
-                        return _FULL_NOTES
-                elif not _apply(router, target, kind, log["hash_lo"][n]):
-                    s["full_router"][0] = s["router"][0]
-                    return _FULL_ROUTER
+        elif reads_events and not lost and _is_indexed(kind, log["group_id"][n] == member["index_group"]):
+            if late > 0.0:
+                if not _send_late(c, m, kind, log["hash_lo"][n], time + late):
+                    return _FULL_NOTES
+            elif not _apply(router, target, kind, log["hash_lo"][n]):
+                s["full_router"][0] = s["router"][0]
+                return _FULL_ROUTER
         n += 1
     c.members["num_read"][m] = n
     if not s["logs_are_recorded"][0]:

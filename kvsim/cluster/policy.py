@@ -42,9 +42,9 @@ class RoutedRequest(Protocol):
 class View:
     """What is known of the targets at an instant.
 
-    now: seconds. names: of the targets. targets: TARGET_DTYPE (n,), not to be changed: snapshot, own counters,
-    facts; `overlap` holds the request's leading blocks that each target has by the KV events, where the
-    policy reads them. draw(n): a random whole number below n, from the scenario's seed.
+    now: seconds. names: of the targets. targets: TARGET_DTYPE (n,), not to be changed: snapshot, own
+    counters, facts; `overlap` holds the request's leading blocks that each target has by the KV events, where
+    the policy reads them. draw(n): a random whole number below n, from the scenario's seed.
     """
 
     now: float
@@ -106,7 +106,7 @@ class Policy(ABC):
 
     @property
     def scrapes_every(self) -> float | None:
-        """Seconds between its snapshots of the engines' metrics; 0: as they are at each choice; None: it takes none."""
+        """Seconds between snapshots of the engines' metrics; 0: fresh ones at each choice; None: takes none."""
         return None
 
     def own_hashing(self, block_size: int) -> PromptHashing | None:

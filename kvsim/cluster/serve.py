@@ -96,8 +96,9 @@ END_DTYPE = np.dtype(
 
 
 class ClusterState(NamedTuple):
-    """scalars (1,); members: engines; routes: by target; arrivals: requests of the window; order: their numbers
-    by time; refusals (windows, n): whether engines with that window refuse it; ends; notes: KV events under way."""
+    """scalars (1,); members: engines; routes: by target; arrivals: requests of the window; order: their
+    numbers by time; refusals (windows, n): whether engines with that window refuse it; ends; notes: KV
+    events under way."""
 
     scalars: NDArray[np.void]
     members: NDArray[np.void]

@@ -169,7 +169,7 @@ class EngineConfig:
 
     @property
     def index_group(self) -> int:
-        """The KV cache group whose blocks a router's index follows: the first with full attention, else the first."""
+        """The KV cache group that a router's index follows: the first with full attention, else the first."""
         return next((g for g, group in enumerate(self.kv_groups) if group.kind == "full"), 0)
 
     def kv_cache_config(self) -> KVCacheConfig:

@@ -77,6 +77,19 @@ def cost_at(address):
 
 
 @compiled_once
+def log_at(address):
+    """Log (LOG_DTYPE) and scalars of its block pool: what routers read."""
+    words = words_at(address)
+    return array_at(words, 4, LOG_DTYPE, 1), array_at(words, 0, CACHE_DTYPE, 1)
+
+
+@compiled_once
+def requests_at(address):
+    """Its table of requests."""
+    return array_at(words_at(address), 6, REQUEST_DTYPE, 1)
+
+
+@compiled_once
 def window_at(address):
     """Rows, block hashes and features of the arrivals (`kvsim.engine.core.Arrivals`) at `address`."""
     words = words_at(address)

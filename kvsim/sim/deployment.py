@@ -1,11 +1,12 @@
 """What serves the traffic of a run: replicas and the router in front of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvsim.cluster.fleet import Replica
 from kvsim.cluster.policies.plain import RoundRobin
+from kvsim.cluster.policies.vllm_dp import VllmDp
 from kvsim.cluster.policy import Policy
 from kvsim.cluster.router import Router, TargetFacts
 from kvsim.engine.core import EngineCore
@@ -31,7 +32,7 @@ class Deployment:
     """One router and its targets; event_delay (s), event_loss (0..1), metrics_interval (s): see `Fleet`."""
 
     seats: Sequence[Seat]
-    policy: Policy = RoundRobin()
+    policy: Policy = field(default_factory=RoundRobin)
     event_delay: float = 0.0
     event_loss: float = 0.0
     metrics_interval: float | None = None
@@ -68,8 +69,6 @@ class Deployment:
     def _balancer(self, seat: Seat, seed: int) -> Router | None:
         if len(seat.cores) == 1:
             return None
-        from kvsim.cluster.policies.vllm_dp import VllmDp
-
         ranks = [_facts(f"{seat.name}/dp{rank}", core) for rank, core in enumerate(seat.cores)]
         return Router(VllmDp(client_count=seat.clients), ranks, seed, seat.name)
 

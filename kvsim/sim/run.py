@@ -237,8 +237,9 @@ def run_scenario(
     if len(cells) == 1:
         results = [run_cell(scenario, cells, 0, sinks, on_progress)]
     else:
-        tables, results = zip(*map_cells(partial(run_apart, scenario), range(len(cells))), strict=True)
-        joined(tables, [len(result.replicas) for result in results], sinks)
+        apart = list(map_cells(partial(run_apart, scenario), range(len(cells))))
+        results = [result for _, result in apart]
+        joined([tables for tables, _ in apart], [len(result.replicas) for result in results], sinks)
     replicas = [replica for result in results for replica in result.replicas]
     head = {
         "name": scenario.name,

@@ -1,4 +1,4 @@
-"""A fleet that gives every request and every engine step an event of the clock: the slow way, to check the other.
+"""A fleet with an event of the clock for each request and each engine step: the slow way, to check the other.
 
 What routers do is the same code; who acts when is told by SimPy's clock here, by `kvsim.cluster.serve` there.
 """
@@ -138,7 +138,7 @@ class SteppingFleet:
             pending = _Pending(float(one.arrival_times[0]), next(self._numbers), one, arrivals, reasons)
             heapq.heappush(self._pending, pending)
         self._known_until = known_until
-        self._call = _ring(self._call)
+        _ring(self._call)
 
     def _client(self) -> Generator[simpy.Event, None, None]:
         """Requests set out at their times, in order, and as places allow."""
@@ -190,7 +190,7 @@ class SteppingFleet:
 
     def _ring_at(self, member: _Member, time: float) -> Generator[simpy.Event, None, None]:
         yield from wait_until(self.env, time)
-        member.wake_up = _ring(member.wake_up)
+        _ring(member.wake_up)
 
     # ------------------------------------------------------------ what routers know
 
@@ -222,8 +222,9 @@ class SteppingFleet:
             self._apply(member, kind, block_hash)
 
     def _read(self, member: _Member, time: float, rows: NDArray[np.void]) -> None:
-        key = mix64(np.uint64(member.number) + mix64(np.uint64(member.num_messages)))
-        drawn = float(mix64(np.uint64(self._loss_stream) + key)) / float(1 << 64)
+        number = (member.number + int(mix64(np.uint64(member.num_messages)))) % (1 << 64)
+        key = mix64(np.uint64(number))
+        drawn = float(mix64(np.uint64((self._loss_stream + int(key)) % (1 << 64)))) / float(1 << 64)
         member.num_messages += 1
         late, group = self._event_delay + member.replica.latency, member.core.config.index_group
         for row in rows:
@@ -263,22 +264,22 @@ class SteppingFleet:
         if isinstance(self.router.chooser, Chooser) and self.router.chooser.wants_ends:
             self.router.chooser.ended(self._names[uid], member.target, time)
         if math.isfinite(think_time):
-            self._news = _ring(self._news)
-        self._call = _ring(self._call)
+            _ring(self._news)
+        _ring(self._call)
 
     def _scrape(self, now: float) -> None:
         if self._interval is not None:
             at = now if self._interval == 0 else math.floor(now / self._interval) * self._interval
-            for target, replica in enumerate(self.replicas):
+            for target in range(len(self.replicas)):
                 seen = [_metrics_at(m, at) for m in self._members if m.target == target]
                 usage = sum(each[2] / len(seen) for each in seen)
-                waiting, running = (sum(each[k] for each in seen) for k in (0, 1))
+                waiting, running = sum(each[0] for each in seen), sum(each[1] for each in seen)
                 if at >= 0:
                     self.router.snapshot(target, at, waiting, running, usage)
         for member in self._members:
             balancer = member.replica.balancer
             if balancer:
-                interval = balancer.policy.scrapes_every
+                interval = balancer.policy.scrapes_every or 0.1
                 at = math.floor(now / interval) * interval
                 balancer.snapshot(member.rank, at, *_metrics_at(member, at))
 

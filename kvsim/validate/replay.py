@@ -15,10 +15,10 @@ from kvsim.gpu.cost import StepCost
 from kvsim.gpu.cost.calibration import ENGINE, calibration
 from kvsim.results import MemorySink, RequestLog, StepLog
 from kvsim.scenario import Scenario
-from kvsim.sim.build import plan_engine
+from kvsim.sim.build import make_cores, plan_engine
 from kvsim.sim.deployment import Deployment
 from kvsim.sim.recorder import Recorder, with_notes
-from kvsim.sim.run import Simulation, make_cores
+from kvsim.sim.run import Simulation
 from kvsim.tokens import segments, stream_key
 from kvsim.validate.score import figures
 from kvsim.workload.request import Request, RequestBlock, Workload, blocks_of
@@ -164,6 +164,7 @@ class MeasuredWorkload:
     run: MeasuredRun
     trace: TraceWorkload | None = None
     max_concurrency: None = None
+    has_follow_ups: bool = False
 
     @property
     def num_requests(self) -> int:
@@ -217,7 +218,8 @@ def replay(run: MeasuredRun, scenario: Scenario, trace: TraceWorkload | None = N
     cores = make_cores(config, without_frontend(plan.cost), replicas=1)
     requests, steps = MemorySink(), MemorySink()
     recorder = Recorder(StepLog(steps, config.num_gpu_blocks))
-    simulation = Simulation(Deployment.of(cores), workload, scenario.seed, RequestLog(requests), recorder=recorder)
+    log = RequestLog(requests)
+    simulation = Simulation(Deployment.of(cores), workload, scenario.seed, log, recorder=recorder)
     simulation.run()
     recorder.close()
     rows, engine_steps = requests.read().to_pandas(), steps.read().to_pandas()

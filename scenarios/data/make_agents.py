@@ -20,10 +20,15 @@ def session(number: int) -> dict[str, object]:
         fresh = context // BLOCK - len(ids)
         ids = ids + list(range(next_id, next_id + fresh))
         next_id += fresh
-        said, think = rng.randint(30, 400), round(rng.choice([1.0, 2.0, 4.0, 15.0]) * rng.uniform(0.5, 2.0), 1)
+        said, think = (
+            rng.randint(30, 400),
+            round(rng.choice([1.0, 2.0, 4.0, 15.0]) * rng.uniform(0.5, 2.0), 1),
+        )
         took = round(1.0 + said / 50, 2)
         call = {"t": round(now, 2), "type": "n", "in": context, "out": said, "hash_ids": ids}
-        requests.append({**call, "stop": "tool_use", "api_time": took, "think_time": think if requests else 0.0})
+        requests.append(
+            {**call, "stop": "tool_use", "api_time": took, "think_time": think if requests else 0.0}
+        )
         now += took + think
         context += said + rng.randint(50, 1_500)
     head = {"id": f"task-{number}", "block_size": BLOCK, "hash_id_scope": "local"}

@@ -1,6 +1,5 @@
 """The clock, the instance and the source; laws of a whole run."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,14 @@ import pytest
 import simpy
 
 import kvsim
-from kvsim.errors import KvsimError
-from kvsim.results import RunResult
-from kvsim.sim.source import request_source, wait_until
+from kvsim.cluster.policies.plain import LeastRequest, RoundRobin
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.core import EngineCore
+from kvsim.results import MemorySink, RequestLog, RunResult
+from kvsim.sim.clock import wait_until
+from kvsim.sim.deployment import Deployment
+from kvsim.sim.recorder import with_notes
+from kvsim.sim.run import Simulation
 from kvsim.tokens import segments
 from kvsim.workload.request import Request, RequestBlock
 
@@ -139,21 +143,25 @@ def test_waiting_ends_exactly_at_the_time_or_not_before_it() -> None:
     env.run()
 
 
-def test_requests_of_one_instant_arrive_in_their_order() -> None:
-    env, seen = simpy.Environment(), []
-    requests = [
-        Request(f"r{i}", float(i // 3), segments((1, 0, 4)), segments((2, 0, 1)), 1) for i in range(9)
-    ]
-    blocks = [RequestBlock.of(requests[:2]), RequestBlock.of(requests[2:7]), RequestBlock.of(requests[7:])]
-    env.process(request_source(env, blocks, lambda block, until: seen.append((env.now, block, until))))
-    env.run()
-    assert [(now, until) for now, _, until in seen] == [(0.0, 0.0), (0.0, 2.0), (2.0, math.inf)]
-    assert [request.request_id for _, block, _ in seen for request in block] == [f"r{i}" for i in range(9)]
+class InThreeBlocks:
+    """Nine requests, three at each of three instants, cut where the instants are not."""
+
+    num_requests, max_concurrency, has_follow_ups = 9, None, False
+
+    def blocks(self, seed: int):
+        requests = [
+            Request(f"r{i}", float(i // 3), segments((1, 0, 4)), segments((2, 0, 1)), 1) for i in range(9)
+        ]
+        yield from (RequestBlock.of(requests[cut]) for cut in (slice(2), slice(2, 7), slice(7, 9)))
 
 
-def test_a_broken_trace_line_found_underway_comes_out_as_it_was_raised(tmp_path: Path) -> None:
-    row = '{"timestamp": %d, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}\n'
-    (tmp_path / "trace.jsonl").write_text(row % 0 + "{oops\n")
-    text = BASE.split("workload:")[0] + "workload: {type: trace, path: trace.jsonl}\n"
-    with pytest.raises(KvsimError, match=r"trace.jsonl line 2: not JSON"):
-        run(tmp_path, text=text % 400)
+@pytest.mark.parametrize("policy", [RoundRobin(), LeastRequest()])
+def test_requests_of_one_instant_arrive_in_their_order(policy) -> None:
+    config = with_notes(EngineConfig(num_gpu_blocks=100, max_model_len=64), steps=False, events=False)
+    cores, rows = [EngineCore(config) for _ in range(3)], MemorySink()
+    Simulation(Deployment.of(cores, policy), InThreeBlocks(), 0, RequestLog(rows)).run()
+    table = rows.read()
+    assert table["request_id"].to_pylist() == [f"r{i}" for i in range(9)]
+    assert table["arrival_time"].to_pylist() == [0.0] * 3 + [1.0] * 3 + [2.0] * 3
+    for first in (0, 3, 6):  # each instance gets one, either way
+        assert sorted(table["instance"].to_pylist()[first : first + 3]) == [0, 1, 2]
