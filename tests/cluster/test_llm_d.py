@@ -1,6 +1,7 @@
 """llm_d: scores by hand from its scorers' formulas, its two kinds of prefix data against plain lists."""
 
 from collections import Counter, OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from routing_requests import block_keys, request, router_over, store
 
 from kvsim.cluster.policies.llm_d import LlmD
 from kvsim.cluster.router import Router
+from kvsim.errors import KvsimError
 
-NONE = {"queue_scorer": 0.0, "kv_cache_utilization_scorer": 0.0, "prefix_cache_scorer": 0.0}
 ASKED = request(("P", 640))
 
 
-def router_with(metrics: list[tuple[int, int, float]], matches: dict[int, int], **settings: float) -> Router:
+def router_with(metrics: list[tuple[int, int, float]], matches: dict[int, int], **settings: Any) -> Router:
     """Metrics (waiting, running, usage) of each target, and how many blocks of `ASKED` it may have."""
-    router = router_over(LlmD(**settings), len(metrics))  # type: ignore[arg-type]
+    router = router_over(LlmD(**settings), len(metrics))
     router.choose(ASKED, 0.0)
     keys = router.state.hashes[:, 0].tolist()
     for target, (waiting, running, usage) in enumerate(metrics):
@@ -53,32 +54,32 @@ def test_the_last_partial_block_counts() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"queue_scorer": 1.0}, [1.0, 0.0, 0.5]),
-        ({"running_requests_size_scorer": 1.0}, [1.0, 0.0, 1.0]),
-        ({"load_aware_scorer": 1.0, "threshold": 12}, [0.5, 0.25, 0.375]),
-        ({"kv_cache_utilization_scorer": 2.0}, [0.4, 1.8, 1.2]),
-        ({"prefix_cache_scorer": 1.0}, [0.5, 1.0, 0.0]),
+        ({"weights": {"queue": 1.0}}, [1.0, 0.0, 0.5]),
+        ({"weights": {"running-requests-size": 1.0}}, [1.0, 0.0, 1.0]),
+        ({"weights": {"load-aware": 1.0}, "threshold": 12}, [0.5, 0.25, 0.375]),
+        ({"weights": {"kv-cache-utilization": 2.0}}, [0.4, 1.8, 1.2]),
+        ({"weights": {"prefix-cache": 1.0}}, [0.5, 1.0, 0.0]),
         (
-            {"prefix_cache_scorer": 1.0, "prefix_length_weight": 0.5, "max_model_len": 1280},
+            {"weights": {"prefix-cache": 1.0}, "prefix_length_weight": 0.5, "max_model_len": 1280},
             [0.25 + 0.5 * 0.0625, 0.5 + 0.5 * 0.25, 0.0],
         ),
-        ({"no_hit_lru_scorer": 1.0}, [0.5, 0.5, 0.5]),
-        ({"token_load_scorer": 1.0, "queue_threshold_tokens": 1280}, [0.75, 1.0, 0.5]),
+        ({"weights": {"no-hit-lru": 1.0}}, [0.5, 0.5, 0.5]),
+        ({"weights": {"token-load": 1.0}, "queue_threshold_tokens": 1280}, [0.75, 1.0, 0.5]),
     ],
 )
-def test_each_scorer(settings: dict[str, float], expected: list[float]) -> None:
-    assert scores(router_with(METRICS, {0: 5, 1: 10}, **{**NONE, **settings})) == expected
+def test_each_scorer(settings: dict[str, Any], expected: list[float]) -> None:
+    assert scores(router_with(METRICS, {0: 5, 1: 10}, **settings)) == expected
 
 
 def test_equal_queues_score_one_and_ties_are_uniform() -> None:
-    router = router_with([(3, 0, 0.5)] * 3, {}, prefix_cache_scorer=0.0)
+    router = router_with([(3, 0, 0.5)] * 3, {}, weights={"queue": 2.0, "kv-cache-utilization-scorer": 2.0})
     assert scores(router) == [3.0, 3.0, 3.0]
     drawn = Counter(router.choose(ASKED, 0.1) for _ in range(3000))
     assert all(900 < drawn[target] < 1100 for target in range(3))
 
 
 def test_active_requests() -> None:
-    settings = {**NONE, "active_request_scorer": 1.0, "idle_threshold": 1, "max_busy_score": 0.5}
+    settings = {"weights": {"active-request": 1.0}, "idle_threshold": 1, "max_busy_score": 0.5}
     router = router_with(IDLE, {}, **settings)
     for uid, target in enumerate([0, 1, 1, 2, 2, 2, 2], 1):
         router.send(uid, ASKED, target, 0.0)
@@ -86,7 +87,7 @@ def test_active_requests() -> None:
 
 
 def test_tokens_in_flight_are_those_not_cached_until_the_first_token() -> None:
-    settings = {**NONE, "token_load_scorer": 1.0, "queue_threshold_tokens": 12800}
+    settings = {"weights": {"token-load": 1.0}, "queue_threshold_tokens": 12800}
     router = router_with(IDLE[:2], {0: 5}, **settings)
     assert router.choose(ASKED, 0.1) == 0
     router.send(1, ASKED, 0, 0.1)
@@ -96,7 +97,7 @@ def test_tokens_in_flight_are_those_not_cached_until_the_first_token() -> None:
 
 
 def test_cold_requests_go_round() -> None:
-    router = router_over(LlmD(**{**NONE, "no_hit_lru_scorer": 1.0}), 4)
+    router = router_over(LlmD(**{"weights": {"no-hit-lru": 1.0}}), 4)
     chosen = [router.choose(request((f"P{k}", 64)), 0.0) for k in range(8)]
     assert chosen == [0, 1, 2, 3, 0, 1, 2, 3]
     assert router.state.targets["score"].round(6).tolist() == [0.666667, 0.333333, 0.0, 1.0]
@@ -106,8 +107,7 @@ def test_cold_requests_go_round() -> None:
 
 def test_the_affinity_filter_sticks_until_it_costs_too_much() -> None:
     settings = {
-        **NONE,
-        "queue_scorer": 1.0,
+        "weights": {"queue": 1.0},
         "prefix_cache_affinity_filter": True,
         "peak_prefill_throughput": 100.0,
     }
@@ -130,7 +130,7 @@ def test_the_affinity_filter_sticks_until_it_costs_too_much() -> None:
 
 
 def test_weighted_random_draws_in_proportion() -> None:
-    settings = {**NONE, "kv_cache_utilization_scorer": 1.0}
+    settings = {"weights": {"kv-cache-utilization": 1.0}}
     router = router_with(
         [(0, 0, 0.4), (0, 0, 0.7), (0, 0, 1.0)], {}, picker="weighted-random-picker", **settings
     )
@@ -142,20 +142,20 @@ def test_weighted_random_draws_in_proportion() -> None:
 
 
 def test_a_match_counts_found_blocks_up_to_one_that_nobody_has() -> None:
-    router = router_with(IDLE, {0: 10}, **{**NONE, "prefix_cache_scorer": 1.0})
+    router = router_with(IDLE, {0: 10}, **{"weights": {"prefix-cache": 1.0}})
     keys = router.state.hashes[:, 0].tolist()
     router.removed(0, keys[2])
     store(router, 1, keys[2:4])
     assert scores(router) == [0.9, 0.2, 0.0]
-    router = router_with(IDLE, {0: 10}, **{**NONE, "prefix_cache_scorer": 1.0})
+    router = router_with(IDLE, {0: 10}, **{"weights": {"prefix-cache": 1.0}})
     router.removed(0, keys[2])
     assert scores(router) == [0.2, 0.0, 0.0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(1, 8)), max_size=30))
 def test_approximate_data_are_an_lru_for_each_target(sent: list[tuple[str, int]]) -> None:
-    settings = {**NONE, "queue_scorer": 1.0, "auto_tune": False, "lru_capacity_per_server": 10}
-    router = router_over(LlmD(**settings), 2)  # type: ignore[arg-type]
+    settings = {"weights": {"queue": 1.0}, "auto_tune": False, "lru_capacity_per_server": 10}
+    router = router_over(LlmD(**settings), 2)
     lists: list[OrderedDict[int, None]] = [OrderedDict(), OrderedDict()]
     for name, blocks in sent:
         asked = request((name, 64 * blocks))
@@ -171,13 +171,13 @@ def test_approximate_data_are_an_lru_for_each_target(sent: list[tuple[str, int]]
 
 
 def test_precise_data_come_from_events_and_guesses_last_two_seconds() -> None:
-    settings = {**NONE, "prefix_cache_scorer": 1.0, "prefix_data": "precise"}
-    router = router_over(LlmD(**settings), 2)  # type: ignore[arg-type]
+    settings = {"weights": {"prefix-cache": 1.0}, "prefix_data": "precise"}
+    router = router_over(LlmD(**settings), 2)
     asked = request(("A", 160), ("B", 8))
     store(router, 1, block_keys(router, asked)[:5])
     assert router.choose(asked, 0.0) == 1
     assert router.state.targets["score"].tolist() == [0.0, 0.5]
-    guessing = router_over(LlmD(**settings, speculative_indexing=True), 70)  # type: ignore[arg-type]
+    guessing = router_over(LlmD(**settings, speculative_indexing=True), 70)
     first = guessing.choose(asked, 1.0)
     assert {guessing.choose(asked, 2.0), guessing.choose(asked, 2.999)} == {first}
     assert guessing.state.targets["score"].max() == 1.0
@@ -187,8 +187,8 @@ def test_precise_data_come_from_events_and_guesses_last_two_seconds() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), max_size=60))
 def test_guesses_are_a_queue(sent: list[tuple[int, int]]) -> None:
-    settings = {**NONE, "prefix_cache_scorer": 1.0, "prefix_data": "precise", "speculative_indexing": True}
-    router = router_over(LlmD(**settings), 3)  # type: ignore[arg-type]
+    settings = {"weights": {"prefix-cache": 1.0}, "prefix_data": "precise", "speculative_indexing": True}
+    router = router_over(LlmD(**settings), 3)
     guesses: list[tuple[float, int, list[int]]] = []
     held: set[tuple[int, int]] = set()
     now = 0.0
@@ -207,9 +207,9 @@ def test_guesses_are_a_queue(sent: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"prefix_data": "precise", "speculative_indexing": True}])
-def test_growing_changes_no_choice(settings: dict[str, object]) -> None:
+def test_growing_changes_no_choice(settings: dict[str, Any]) -> None:
     def chosen(grows: bool) -> list[int]:
-        router = router_over(LlmD(**settings), 3)  # type: ignore[arg-type]
+        router = router_over(LlmD(**settings), 3)
         targets = []
         for uid in range(1, 60):
             if grows and uid % 20 == 0:
@@ -225,3 +225,10 @@ def test_growing_changes_no_choice(settings: dict[str, object]) -> None:
 
     assert chosen(True) == chosen(False)
     assert np.bincount(chosen(False)).min() > 5
+
+
+def test_an_unknown_scorer_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        KvsimError, match="weights: 'prefix' is no scorer of llm_d; known: queue, kv-"
+    ):
+        LlmD(weights={"prefix": 1.0})

@@ -6,7 +6,8 @@ served whole (no prefill/decode split); flow control, saturation and session aff
 Metrics are read every 50 ms.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ from kvsim.cluster.policies.llm_d_prefix import (
     larger_guesses,
     note_sent,
 )
-from kvsim.cluster.policies.llm_d_scorers import PARAMETERS, add_scores, is_cold, uncached_tokens
+from kvsim.cluster.policies.llm_d_scorers import PARAMETERS, SCORERS, add_scores, is_cold, uncached_tokens
 from kvsim.cluster.policies.picking import drawn_among_most, drawn_fraction
 from kvsim.cluster.policy import CompiledChooser, Policy
 from kvsim.cluster.prompt_hashes import PromptHashing
@@ -32,8 +33,10 @@ from kvsim.cluster.recency import Recency, grown, new_recency, recency_at, room_
 from kvsim.cluster.state import FILL_DTYPE, IN_HOLDERS, NO_ROOM, NUM_ARRAYS, drawn_below, router_at
 from kvsim.cluster.worker_sets import leading_blocks_of_either, num_words
 from kvsim.compiled import compiled_entry, compiled_inline, compiled_once, compiled_part
+from kvsim.errors import KvsimError
 
 METRICS_INTERVAL = 0.05  # s
+DEFAULT_WEIGHTS = {"queue": 2.0, "kv-cache-utilization": 2.0, "prefix-cache": 3.0}
 LEAST_BLOCK_SIZE = 64  # tokens, of the approximate data
 _MATCHED, _KEPT, _COLD_ORDER, _MORE = (NUM_ARRAYS + 1 + k for k in range(4))
 _TINY = 1e-10
@@ -175,24 +178,18 @@ class _GuessChooser(CompiledChooser):
 class LlmD(Policy):
     """The candidate with the largest sum of weighted scores, a random one of equals.
 
-    Each `*_scorer` is the weight of the scorer of that name (0: not used). prefix_data: `approximate`, from
-    its own choices, in blocks of the engine's size but at least 64 tokens, the last partial one included, up
-    to `max_prefix_tokens_to_match` tokens, as many blocks for a target as it has (`auto_tune`), else
-    `lru_capacity_per_server`; or `precise`, from KV events, with `speculative_indexing` also blocks sent
-    within `speculative_ttl` seconds. The other parameters belong to the plugins that have them by the
-    same name in camel case; `prefix_cache_affinity_filter` switches that filter on.
+    weights: of the scorers, by their names with or without "-scorer"; those that are not named are not used.
+    prefix_data: `approximate`, from its own choices, in blocks of the engine's size but at least 64 tokens,
+    the last partial one included, up to `max_prefix_tokens_to_match` tokens, as many blocks for a target as
+    it has (`auto_tune`), else `lru_capacity_per_server`; or `precise`, from KV events, with
+    `speculative_indexing` also blocks sent within `speculative_ttl` seconds. The other parameters belong to
+    the plugins that have them by the same name in camel case; `prefix_cache_affinity_filter` switches that
+    filter on.
     """
 
     names: ClassVar[tuple[str, ...]] = ("llm_d", "llm_d_epp")
 
-    queue_scorer: Annotated[float, Ge(0)] = 2.0
-    kv_cache_utilization_scorer: Annotated[float, Ge(0)] = 2.0
-    prefix_cache_scorer: Annotated[float, Ge(0)] = 3.0
-    running_requests_size_scorer: Annotated[float, Ge(0)] = 0.0
-    load_aware_scorer: Annotated[float, Ge(0)] = 0.0
-    active_request_scorer: Annotated[float, Ge(0)] = 0.0
-    token_load_scorer: Annotated[float, Ge(0)] = 0.0
-    no_hit_lru_scorer: Annotated[float, Ge(0)] = 0.0
+    weights: Mapping[str, Annotated[float, Ge(0)]] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
 
     prefix_length_weight: Annotated[float, Ge(0), Le(1)] = 0.0
     max_model_len: Annotated[int, Ge(1)] = 8192
@@ -231,17 +228,23 @@ class LlmD(Policy):
         most = self.max_prefix_tokens_to_match // size if self.max_prefix_tokens_to_match else None
         return PromptHashing(size, partial_block=True, max_blocks=most)
 
+    def _weights(self) -> dict[str, float]:
+        """By the names of PARAMETERS; raises KvsimError for an unknown scorer."""
+        found = {}
+        for name, weight in self.weights.items():
+            found[name.replace("-", "_").removesuffix("_scorer")] = weight
+            if not found.keys() <= set(SCORERS):
+                known = ", ".join(scorer.replace("_", "-") for scorer in SCORERS)
+                raise KvsimError(f"weights: {name!r} is no scorer of llm_d; known: {known}")
+        return found
+
+    def __post_init__(self) -> None:
+        self._weights()
+
     def _parameters(self, block_size: int) -> np.ndarray[Any, Any]:
         hashing = self.own_hashing(block_size)
         values = {
-            "queue": self.queue_scorer,
-            "kv_cache_utilization": self.kv_cache_utilization_scorer,
-            "prefix_cache": self.prefix_cache_scorer,
-            "running_requests": self.running_requests_size_scorer,
-            "load_aware": self.load_aware_scorer,
-            "active_request": self.active_request_scorer,
-            "token_load": self.token_load_scorer,
-            "no_hit_lru": self.no_hit_lru_scorer,
+            **self._weights(),
             "queue_threshold": self.threshold,
             "filters": self.prefix_cache_affinity_filter,
             "block_size": hashing.block_size if hashing else block_size,
@@ -250,8 +253,7 @@ class LlmD(Policy):
         }
         row = np.zeros(1, PARAMETERS)
         for name in PARAMETERS.names or ():
-            if name in values or name in {field.name for field in fields(self)}:
-                row[name] = values[name] if name in values else getattr(self, name)
+            row[name] = values[name] if name in values else getattr(self, name, 0)
         return row
 
     def start(self, router: Any) -> CompiledChooser:

@@ -14,12 +14,12 @@ PARAMETERS = np.dtype(
         ("queue", "f8"),
         ("kv_cache_utilization", "f8"),
         ("prefix_cache", "f8"),
-        ("running_requests", "f8"),
+        ("running_requests_size", "f8"),
         ("load_aware", "f8"),
         ("active_request", "f8"),
         ("token_load", "f8"),
         ("no_hit_lru", "f8"),
-        # of single scorers
+        # of single scorers (`SCORERS` are those above)
         ("prefix_length_weight", "f8"),
         ("max_model_len", "f8"),
         ("queue_threshold", "f8"),
@@ -40,6 +40,8 @@ PARAMETERS = np.dtype(
         ("last_cold", "i8"),  # cold requests so far
     ]
 )
+
+SCORERS = (PARAMETERS.names or ())[:8]
 
 
 @compiled_inline
@@ -130,8 +132,8 @@ def add_scores(targets, kept, matched, cold_order, num_tokens, total, parameters
     score[:] = 0.0
     if weights["queue"][0] != 0.0:
         _add_relative(score, kept, targets["num_waiting"], weights["queue"][0])
-    if weights["running_requests"][0] != 0.0:
-        _add_relative(score, kept, targets["num_running"], weights["running_requests"][0])
+    if weights["running_requests_size"][0] != 0.0:
+        _add_relative(score, kept, targets["num_running"], weights["running_requests_size"][0])
     if weights["active_request"][0] != 0.0:
         _add_active_request(score, kept, targets["in_flight"], parameters)
     if weights["no_hit_lru"][0] != 0.0:
