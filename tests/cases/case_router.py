@@ -74,7 +74,7 @@ def router_of(case: Case, seed: int) -> Router:
         parameters.setdefault("chars_per_token", 1)
     parameters = {_parameter(key, known): value for key, value in parameters.items()}
     if "weights" in case:
-        parameters |= _weights(case["weights"], known)
+        parameters["weights"] = case["weights"]
     targets = [TargetFacts(str(name), **facts) for name in case["replicas"]]
     return Router(policy(**parameters), targets, seed)
 
@@ -83,14 +83,6 @@ def _parameter(name: str, known: set[str]) -> str:
     """A parameter in the original's spelling, `queueThresholdTokens` or `queue-threshold-tokens`."""
     snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower().replace("-", "_")
     return name if name in known else snake
-
-
-def _weights(weights: Case, known: set[str]) -> Case:
-    """llm-d's scorers by name, with or without `-scorer`; those that are not named are not used."""
-    given = {
-        f"{name.removesuffix('-scorer').replace('-', '_')}_scorer": value for name, value in weights.items()
-    }
-    return {name: 0.0 for name in known if name.endswith("_scorer")} | given
 
 
 def block_keys(router: Router, request: Request) -> list[int]:
