@@ -22,12 +22,14 @@ class PromptHashing:
     """Blocks of `block_size` characters (tokens, with one character for each).
 
     partial_block: the last one counts, too, if it is not full. max_blocks: of a prompt, None for no limit.
+    text_only: equal prompts are equal whatever their cache salt and LoRA adapter.
     """
 
     block_size: int
     chars_per_token: int = 1
     partial_block: bool = False
     max_blocks: int | None = None
+    text_only: bool = False
 
     def num_blocks(self, num_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Blocks of prompts of so many tokens, shape (n,)."""
@@ -64,6 +66,8 @@ def own_window(
 ) -> tuple[NDArray[np.void], NDArray[np.uint64]]:
     """Requests (ROUTED_DTYPE (n,), a copy) with hashes of their own, (t, 1), in place of the engines'."""
     routed = routed.copy()
+    if hashing.text_only:
+        routed["content_key"] = 0
     routed["num_blocks"] = hashing.num_blocks(routed["num_prompt_tokens"])
     ends = np.cumsum(routed["num_blocks"])
     routed["first_hash"], routed["hash_step"] = ends - routed["num_blocks"], 1

@@ -56,8 +56,10 @@ def variants(case: Case) -> list[Case]:
     shared = {key: value for key, value in case.items() if key != "variants"}
     out = []
     for variant in case.get("variants", [{}]):
-        merged = {key: {**shared.get(key, {}), **variant.get(key, {})} for key in MERGED}
-        out.append({**shared, **variant, **{key: value for key, value in merged.items() if value}})
+        both = [
+            key for key in MERGED if isinstance(shared.get(key), dict) and isinstance(variant.get(key), dict)
+        ]
+        out.append({**shared, **variant, **{key: {**shared[key], **variant[key]} for key in both}})
     return out
 
 

@@ -3,29 +3,39 @@
 from collections.abc import Callable
 from typing import Any
 
-from kvsim.cluster.policies.production_stack import PrefixAwareChooser
-from kvsim.cluster.policies.sglang import CacheAwareChooser
+from case_router import block_keys
+
+from kvsim.cluster.policies.aibrix import AibrixPrefixCache
+from kvsim.cluster.policies.dynamo import DynamoKv
+from kvsim.cluster.policies.llm_d import LlmD
+from kvsim.cluster.policies.production_stack import PrefixAware
+from kvsim.cluster.policies.sglang import CacheAware
 from kvsim.cluster.policies.text_tree import runs_of
 from kvsim.cluster.router import Router
 from kvsim.workload.request import Request
 
 
-def _in_trie(chooser: PrefixAwareChooser, router: Router, request: Request, target: int) -> None:
-    chooser.trie(router.num_targets).insert(request.prompt, target)
-
-
-def _in_tree(chooser: CacheAwareChooser, router: Router, request: Request, target: int) -> None:
+def _in_tree(router: Router, request: Request, target: int) -> None:
+    chooser: Any = router.chooser
     chooser.tree(router.num_targets).insert(runs_of(request.prompt), target)
 
 
-HISTORIES: dict[type, Callable[[Any, Router, Request, int], None]] = {
-    PrefixAwareChooser: _in_trie,
-    CacheAwareChooser: _in_tree,
+def _in_table(router: Router, request: Request, target: int) -> None:
+    for key in block_keys(router, request):
+        router.stored(target, key)
+
+
+HISTORIES: dict[type, Callable[[Router, Request, int], None]] = {
+    AibrixPrefixCache: _in_table,
+    CacheAware: _in_tree,
+    DynamoKv: _in_table,
+    LlmD: _in_table,
+    PrefixAware: _in_table,
 }
 
 
 def note_history(router: Router, request: Request, target: int) -> None:
     """As if the request had been sent to the target long ago."""
-    note = HISTORIES.get(type(router.chooser))
+    note = HISTORIES.get(type(router.policy))
     assert note, f"policy {router.policy.names[0]} keeps no index of what it sent"
-    note(router.chooser, router, request, target)
+    note(router, request, target)

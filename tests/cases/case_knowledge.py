@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from case_aibrix import know_percent
 from case_forms import Case
 from case_history import note_history
 from case_router import block_keys, request_of
@@ -9,16 +10,18 @@ from case_router import block_keys, request_of
 from kvsim.cluster.router import Router
 from kvsim.workload.request import Request
 
-KNOWLEDGE = {"index", "removed", "metrics", "running", "booked", "weights"}
+KNOWLEDGE = {"index", "removed", "metrics", "running", "match_percent", "booked", "weights"}
 PHASES = ("prefill", "decode")
 
 
-def tell(router: Router, case: Case) -> int:
-    """Bring a router into the situation of a case; the number that its next request gets."""
+def tell(router: Router, case: Case, asked: Request) -> int:
+    """Bring a router into the situation of a case; the number that its next request, `asked`, gets."""
     stored = _index(router, case.get("index") or {})
     for name, places in (case.get("removed") or {}).items():
         for place in places:
             router.removed(_number(router, name), stored[name][place])
+    for name, percent in (case.get("match_percent") or {}).items():
+        know_percent(router, asked, _number(router, name), percent)
     _metrics(router, case.get("metrics") or {}, case.get("running") or {})
     uid = _run(router, case.get("running") or {})
     for entry in case.get("booked") or []:

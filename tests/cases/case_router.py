@@ -1,5 +1,6 @@
 """A router in the situation that a case describes, and what can be seen of it."""
 
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -71,10 +72,17 @@ def router_of(case: Case, seed: int) -> Router:
     facts |= {key: parameters.pop(key) for key in FACTS & parameters.keys() - known}
     if has_text(case) and "chars_per_token" in known:
         parameters.setdefault("chars_per_token", 1)
+    parameters = {_parameter(key, known): value for key, value in parameters.items()}
     if "weights" in case:
         parameters["weights"] = case["weights"]
     targets = [TargetFacts(str(name), **facts) for name in case["replicas"]]
     return Router(policy(**parameters), targets, seed)
+
+
+def _parameter(name: str, known: set[str]) -> str:
+    """A parameter in the original's spelling, `queueThresholdTokens` or `queue-threshold-tokens`."""
+    snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower().replace("-", "_")
+    return name if name in known else snake
 
 
 def block_keys(router: Router, request: Request) -> list[int]:

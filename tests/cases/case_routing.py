@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from case_aibrix import explained, hundred_blocks
 from case_forms import Case
+from case_history import note_history
 from case_knowledge import KNOWLEDGE, book, tell
 from case_router import REQUEST_KEYS, request_of, router_of
 
-from kvsim.cluster.policies.hash_trie import CHUNK_SIZE, HashTrie
+from kvsim.cluster.policies.aibrix import AibrixPrefixCache
+from kvsim.cluster.policies.production_stack import PrefixAware
 from kvsim.cluster.policies.rings import Session
 from kvsim.cluster.policies.vllm_dp import VllmDp
 from kvsim.cluster.policy import CompiledChooser
@@ -49,8 +52,8 @@ def routing_parts(case: Case) -> Iterator[Part]:
 
 def _asked(case: Case) -> list[tuple[str, Case]]:
     """(where, request with what is expected) for each request of a case."""
-    single, several = case.get("request"), case.get("requests")
-    assert (single is None) != (several is None), "a case has either a request or requests"
+    single, several = case.get("request", {}), case.get("requests")
+    assert several is None or not single, "a case has either a request or requests"
     if several is None:
         entry = single if isinstance(single, dict) else {"prompt": single}
         return [("", {**entry, "expect": case.get("expect", {})})]
@@ -61,13 +64,11 @@ def _asked(case: Case) -> list[tuple[str, Case]]:
 def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
     """What is seen of each request."""
     router = router_of(case, seed)
-    uid = tell(router, case)
+    requests = [_request(router, entry, str(number)) for number, (_, entry) in enumerate(asked)]
+    uid = tell(router, case, requests[0])
     out = []
-    for number, (_, entry) in enumerate(asked):
+    for number, ((_, entry), request) in enumerate(zip(asked, requests, strict=True)):
         hold = entry.get("hold", case.get("hold", False))
-        unknown = entry.keys() - REQUEST_KEYS - {"expect", "hold"}
-        assert not unknown, f"request: the runner does not know {sorted(unknown)}"
-        request = request_of({key: entry[key] for key in REQUEST_KEYS & entry.keys()}, str(number))
         now = STEP * (number + 1)
         out.append(_choice(router, request, now, uid + number, entry["expect"]))
         router.send(uid + number, request, out[-1]["target"], now)
@@ -78,6 +79,13 @@ def _run(case: Case, asked: list[tuple[str, Case]], seed: int) -> list[Case]:
     return out
 
 
+def _request(router: Router, entry: Case, name: str) -> Request:
+    if not REQUEST_KEYS & entry.keys():
+        assert isinstance(router.policy, AibrixPrefixCache), "a case has either a request or requests"
+        return hundred_blocks(router.policy)
+    return request_of(_without(entry, "expect", "hold"), name)
+
+
 def _choice(router: Router, request: Request, now: float, uid: int, expect: Case) -> Case:
     """The choice, and what explains it."""
     seen = _potential(router, request, uid) if POTENTIAL.keys() & expect.keys() else {}
@@ -85,7 +93,20 @@ def _choice(router: Router, request: Request, now: float, uid: int, expect: Case
         seen["overlap_blocks"] = _by_name(router, router.overlaps(request))
     target = router.choose(request, now)
     scores = _by_name(router, np.array(router.state.targets["score"]))
-    return {**seen, "target": target, "chosen": router.names[target], "cost": scores, "score": scores}
+    seen |= {"cost": scores, "score": scores, **explained(router), **_heads(router)}
+    if router.policy.own_hashing(router.facts[0].block_size):
+        seen["index_blocks"] = int(router.state.routed["num_blocks"][0])
+    return {**seen, "target": target, "chosen": router.names[target]}
+
+
+def _heads(router: Router) -> Case:
+    """Of prefixaware: characters that matched, and whom they allow, as the choice left them in `overlap`."""
+    if not isinstance(router.policy, PrefixAware):
+        return {}
+    chunks = _by_name(router, router.state.targets["overlap"])
+    most = max(chunks.values())
+    candidates = sorted(name for name, matched in chunks.items() if matched == most)
+    return {"matched": most * router.policy.chunk_size, "candidates": candidates}
 
 
 def _potential(router: Router, request: Request, uid: int) -> Case:
@@ -104,10 +125,9 @@ def _by_name(router: Router, values: Any) -> Case:
 
 
 def _expected(expect: Case) -> Case:
-    """`chosen_any` is a set."""
-    if "chosen_any" in expect:
-        expect = {**expect, "chosen_any": sorted(map(str, expect["chosen_any"]))}
-    return {key: str(value) if key == "chosen" else value for key, value in expect.items()}
+    """`chosen_any` and `candidates` are sets."""
+    sets = {key: sorted(map(str, expect[key])) for key in ("chosen_any", "candidates") if key in expect}
+    return {key: str(value) if key == "chosen" else value for key, value in expect.items()} | sets
 
 
 def _seen_together(runs: list[Case]) -> Case:
@@ -134,18 +154,17 @@ def _lookups(trie: Case, lookups: list[Case]) -> Iterator[Part]:
     check_keys(trie, {"chunk_size", "inserted"})
     inserted = [(str(entry["on"]), request_of(_without(entry, "on"))) for entry in trie.get("inserted", [])]
     names = sorted({name for name, _ in inserted} | {str(n) for one in lookups for n in one["available"]})
-    index = HashTrie(len(names), trie.get("chunk_size", CHUNK_SIZE), chars_per_token=1)
+    policy = PrefixAware(chunk_size=trie.get("chunk_size", 128), chars_per_token=1)
+    router = Router(policy, _facts(names))
     for name, request in inserted:
-        index.insert(request.prompt, names.index(name))
+        note_history(router, request, names.index(name))
     for number, entry in enumerate(lookups):
         request = request_of(_without(entry, "available", "expect"))
-        available = [names.index(str(name)) for name in entry["available"]]
-        matched, candidates = index.longest_prefix_match(request.prompt, available)
-        seen = {"matched": matched, "candidates": [names[target] for target in candidates]}
-        expect = dict(entry["expect"])
-        if "candidates" in expect:
-            expect["candidates"] = sorted(map(str, expect["candidates"]))
-        yield f"lookup {number + 1}: ", expect, seen
+        matched = {name: router.overlaps(request)[names.index(name)] for name in map(str, entry["available"])}
+        most = max(matched.values())
+        candidates = sorted(name for name, chunks in matched.items() if chunks == most)
+        seen = {"matched": int(most) * policy.chunk_size, "candidates": candidates}
+        yield f"lookup {number + 1}: ", _expected(entry["expect"]), seen
 
 
 def _without(entry: Case, *keys: str) -> Case:

@@ -2,12 +2,13 @@
 
 A case has an id, a `kind`, an input and `expect`, or `variants` that override keys of the case
 (`engine` and `policy` key by key), each on a cold engine or router. Kinds run: engine, capacity, memory,
-trace, routing, routing_index, dp.
+trace, cluster, routing, routing_index, dp.
 """
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from case_deployment import observe_cluster
 from case_engine import run_requests
 from case_expect import differences
 from case_forms import Case, CaseRequest, observe_engine, variants
@@ -66,6 +67,7 @@ WHOLE: dict[str, Callable[[Case], Case]] = {
     "capacity": _capacity,
     "memory": _memory,
     "trace": _trace,
+    "cluster": observe_cluster,
 }
 # Kinds whose variants expect something of several requests or lookups
 PARTS: dict[str, Callable[[Case], Iterable[Part]]] = {

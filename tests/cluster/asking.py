@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Asked:
     draws: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        chooser = self.policy.start(None)
+        chooser = self.policy.start(SimpleNamespace(num_targets=len(self.names)))
         assert isinstance(chooser, Chooser)
         self.chooser = chooser
         self.targets: NDArray[Any] = np.zeros(len(self.names), TARGET_DTYPE)

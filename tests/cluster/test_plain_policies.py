@@ -67,7 +67,7 @@ def test_salt_and_adapter_keep_prompts_apart() -> None:
 
 
 def test_an_unknown_policy_is_answered_with_the_known_ones() -> None:
-    assert policy_class("roundrobin") is RoundRobin
+    assert policy_class("round_robin") is RoundRobin
     assert policy_class("least-request") is LeastRequest
     with pytest.raises(
         KvsimError, match=r"'rr' is no known routing policy; known: random, round_robin, power_of_two, "

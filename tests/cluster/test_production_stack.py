@@ -1,15 +1,16 @@
 """production-stack's trie of chunks against one over text, and the policies `prefixaware` and `kvaware`."""
 
 import pytest
+import routing_requests
 from asking import Asked, request, shares
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.cluster.policies.hash_trie import HashTrie
 from kvsim.cluster.policies.production_stack import KvAware, PrefixAware
+from kvsim.cluster.router import Router
 
 PIECES = st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 12))
-PROMPTS = st.lists(PIECES, max_size=4)
+PROMPTS = st.lists(PIECES, min_size=1, max_size=4)
 
 
 def text_of(prompt, chars_per_token: int) -> list[tuple[object, int]]:
@@ -44,70 +45,93 @@ class TextTrie:
         return matched, sorted(available)
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 9),
-    st.lists(st.tuples(PROMPTS, st.integers(0, 69)), max_size=12),
+    st.lists(PROMPTS, max_size=25),
     st.lists(st.tuples(PROMPTS, st.sets(st.integers(0, 69), min_size=1)), max_size=6),
 )
-def test_matches_are_those_of_a_trie_of_text(chars, chunk_size, inserted, asked):
-    trie, model = HashTrie(70, chunk_size, chars), TextTrie(chunk_size)
-    for prompt, target in inserted:
-        trie.insert(request(*prompt).prompt, target)
-        model.insert(text_of(prompt, chars), target)
-    for prompt, available in [*asked, *((prompt, set(range(70))) for prompt, _ in inserted)]:
-        found = trie.longest_prefix_match(request(*prompt).prompt, available)
+def test_heads_known_are_those_of_a_trie_of_text(chars, chunk_size, sent, asked):
+    policy = PrefixAware(chunk_size=chunk_size, chars_per_token=chars)
+    router, model = routing_requests.router_over(policy, 70), TextTrie(chunk_size)
+    for prompt in sent:
+        text = text_of(prompt, chars)
+        _, candidates = model.match(text, set(range(70)))
+        target = router.choose(request(*prompt), 0.0)
+        assert target in candidates
+        model.insert(text, target)
+    for prompt, available in asked:
+        overlaps = router.overlaps(request(*prompt))
+        most = max(int(overlaps[target]) for target in available)
+        found = most * chunk_size, sorted(target for target in available if overlaps[target] == most)
         assert found == model.match(text_of(prompt, chars), available)
 
 
-def test_the_table_grows():
-    trie = HashTrie(3)
-    prompts = [request((stream, 0, 640)).prompt for stream in range(1, 600)]
-    for number, prompt in enumerate(prompts):
-        trie.insert(prompt, number % 3)
-    for number, prompt in enumerate(prompts):
-        assert trie.longest_prefix_match(prompt) == (2560, [number % 3])
+def behind(policy: PrefixAware, num_targets: int = 3, seed: int = 0) -> Router:
+    return routing_requests.router_over(policy, num_targets, seed)
+
+
+def know(router: Router, target: int, *pieces) -> None:
+    router.overlaps(request(*pieces))
+    for key in router.state.hashes[:, 0].tolist():
+        router.stored(target, key)
 
 
 class TestPrefixAware:
     def test_first_anywhere_then_where_it_is_known(self):
-        choices = {
-            Asked(PrefixAware(), ["a", "b", "c"], seed).choose(request((1, 0, 99))) for seed in range(30)
-        }
-        assert choices == {0, 1, 2}
-        router = Asked(PrefixAware(), ["a", "b", "c"])
-        first = router.choose(request((1, 0, 99)))
+        first = {behind(PrefixAware(), 3, seed).choose(request((1, 0, 99)), 0.0) for seed in range(30)}
+        assert first == {0, 1, 2}
+        router = behind(PrefixAware())
+        first = router.choose(request((1, 0, 99)), 0.0)
         for n in (99, 200, 64):
-            assert router.choose(request((1, 0, 64), (n, 0, n))) == first
+            assert router.choose(request((1, 0, 64), (n, 0, n)), 0.0) == first
 
     def test_uniform_among_those_who_know_as_much(self):
         def once() -> int:
-            router = Asked(PrefixAware(), ["a", "b", "c", "d"], next(seeds))
-            trie = router.chooser.trie(4)
+            router = behind(PrefixAware(), 4, next(seeds))
             for target in (1, 3):
-                trie.insert(request((1, 0, 64)).prompt, target)
-            return router.choose(request((1, 0, 64), (9, 0, 64)))
+                know(router, target, (1, 0, 64))
+            return router.choose(request((1, 0, 64), (9, 0, 64)), 0.0)
 
         seeds = iter(range(10_000))
-        assert shares(once, 4, 1000) == pytest.approx([0, 0.5, 0, 0.5], abs=0.06)
+        assert shares(once, 4, 600) == pytest.approx([0, 0.5, 0, 0.5], abs=0.06)
 
     def test_short_prompts_of_one_chunk_never_extend(self):
-        router = Asked(PrefixAware(), ["a", "b"], seed=3)
-        router.choose(request((1, 0, 20)))
-        router.choose(request((1, 0, 21)))
-        assert router.draws == [2, 2]  # 80 characters are another chunk than 84
+        router = behind(PrefixAware())
+        router.choose(request((1, 0, 20)), 0.0)
+        assert router.overlaps(request((1, 0, 20))).max() == 1
+        assert router.overlaps(request((1, 0, 21))).max() == 0  # 84 characters are another chunk than 80
 
     def test_a_short_match_goes_to_the_lowest_rate_and_is_noted(self):
-        router = Asked(PrefixAware(prefix_min_match_length=256), ["a", "b", "c"])
-        assert [router.choose(request((s, 0, 64))) for s in (1, 2, 3, 4)] == [0, 1, 2, 0]
-        assert router.choose(request((4, 0, 64))) == 0  # 256 characters
-        assert router.choose(request((3, 0, 63))) == 1  # one chunk and a part that nobody has
+        router = behind(PrefixAware(prefix_min_match_length=256))
+        assert [router.choose(request((s, 0, 64)), 0.0) for s in (1, 2, 3, 4)] == [0, 1, 2, 0]
+        assert router.choose(request((4, 0, 64)), 0.0) == 0  # 256 characters
+        assert router.choose(request((3, 0, 63)), 0.0) == 1  # one chunk and a part that nobody has
+        assert router.choose(request((9, 0, 63)), 60.0) == 2
+        assert router.choose(request((8, 0, 63)), 60.1) == 0  # all but c's latest have left the window
+
+    def test_a_minimum_between_two_chunks(self):
+        router = behind(PrefixAware(prefix_min_match_length=129))
+        know(router, 2, (1, 0, 64))
+        assert router.choose(request((1, 0, 32), (7, 0, 9)), 0.0) == 0
+        assert router.choose(request((1, 0, 64), (7, 0, 9)), 0.0) == 2
+
+    def test_many_requests_in_the_window(self):
+        router = behind(PrefixAware(prefix_min_match_length=10**9))
+        sent = [router.choose(request((1, 0, 9)), i / 100) for i in range(1000)]
+        assert sent == [i % 3 for i in range(1000)]
 
     def test_characters_per_token(self):
-        router = Asked(PrefixAware(chars_per_token=1, prefix_min_match_length=128), ["a", "b"])
-        router.choose(request((1, 0, 128)))
-        assert router.choose(request((1, 0, 127))) == 1
-        assert router.choose(request((1, 0, 128), (2, 0, 5))) == 0
+        router = behind(PrefixAware(chars_per_token=1, prefix_min_match_length=128))
+        router.choose(request((1, 0, 128)), 0.0)
+        assert router.choose(request((1, 0, 127)), 0.0) == 1
+        assert router.choose(request((1, 0, 128), (2, 0, 5)), 0.0) == 0
+
+    def test_text_does_not_tell_salts_apart(self):
+        router = behind(PrefixAware())
+        first = router.choose(routing_requests.request(("A", 99), salt="x"), 0.0)
+        assert router.overlaps(routing_requests.request(("A", 99), salt="y"))[first] == 4
 
 
 class TestKvAware:

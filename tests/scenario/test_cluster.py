@@ -88,7 +88,7 @@ def complaint(load, tmp_path):
 def test_one_replica_is_what_it_was(load):
     plain = load(HEAD)
     assert plain.resolved()["cluster"] == {"replicas": 1, "router": "round_robin"}
-    for text in ("{replicas: 1}", "{router: round_robin}", "{router: {policy: roundrobin}}", "{}"):
+    for text in ("{replicas: 1}", "{router: round_robin}", "{router: {policy: round_robin}}", "{}"):
         assert load(f"{HEAD}cluster: {text}\n").scenario_hash == plain.scenario_hash
     for flag in ("data_parallel_size=1", "api_server_count=1", "enable_expert_parallel=false"):
         assert load(HEAD, f"engine.{flag}").scenario_hash == plain.scenario_hash

@@ -57,9 +57,9 @@ class RandomChoice(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRobin(Policy):
-    """One after the other from the first: production-stack `roundrobin`, sglang-router `round_robin`."""
+    """One after the other from the first, as sglang-router `round_robin`."""
 
-    names: ClassVar[tuple[str, ...]] = ("round_robin", "roundrobin")
+    names: ClassVar[tuple[str, ...]] = ("round_robin",)
     blind: ClassVar[bool] = True
 
     def start(self, router: object) -> CompiledChooser:

@@ -90,7 +90,7 @@ class Session(Policy):
     request_stats_window: Annotated[float, Gt(0)] = REQUEST_STATS_WINDOW
 
     def start(self, router: Any) -> Chooser:
-        return SessionChooser(RequestStats(self.request_stats_window))
+        return SessionChooser(RequestStats(router.num_targets, self.request_stats_window))
 
 
 class SessionChooser(RingChooser):
@@ -108,7 +108,7 @@ class SessionChooser(RingChooser):
     def where(self, request: RoutedRequest, view: View) -> int:
         """The choice, which is not noted."""
         if request.session is None:
-            return self._request_stats.lowest_qps(len(view.names), view.now)
+            return self._request_stats.lowest_qps(view.now)
         return self.on_ring(request.session, view)
 
 
