@@ -156,4 +156,4 @@ def test_a_long_pause_costs_a_chat_its_cache() -> None:
 def test_kept_reasoning_is_found_while_it_fits_and_fills_the_pool_sooner() -> None:
     dropped, kept_ones = (column("reasoning", HIT_RATE, keep_reasoning=value) for value in (False, True))
     assert kept_ones[0] > 0.95 > 0.8 > dropped[0]
-    assert kept_ones[-1] < 0.5 * dropped[-1]
+    assert kept_ones[-1] < 0.6 * dropped[-1]
