@@ -1,9 +1,9 @@
 """Arrays and compiled functions by their addresses, so that compiled code can hold many of a kind.
 
 An engine is some twenty arrays; a cluster has hundreds of engines, of different sizes. Compiled code cannot
-keep lists of such bundles, but it can follow addresses, as C would. `words_of` notes down where the arrays of a
-bundle are, `array_at` reads one of them back. Whoever makes words keeps the arrays alive, and makes the words
-anew when an array is replaced by a larger one.
+keep lists of such bundles, but it can follow addresses, as C would. `words_of` notes down where the arrays of
+a bundle are, `array_at` reads one of them back. Whoever makes words keeps the arrays alive, and makes the
+words anew when an array is replaced by a larger one.
 
 With ``NUMBA_DISABLE_JIT=1`` the same functions run as Python.
 """

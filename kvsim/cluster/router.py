@@ -31,6 +31,7 @@ from kvsim.cluster.state import (
 )
 from kvsim.cluster.window import window_of
 from kvsim.compiled import compiled
+from kvsim.errors import KvsimError
 from kvsim.rules import releases, rules_for
 from kvsim.tokens import Segments, stream_key
 
@@ -105,11 +106,13 @@ class Router:
     contents change with `grow`. `address` is that of the words, `choice_address` that of the policy's
     compiled choice, 0 for a policy in Python, which `chooser` then is. Requests are rows of a window
     (`set_window`), or `Request` objects given one by one. Draws come from the stream of `seed` and `name`.
+    Raises KvsimError for a policy that cannot work over these targets.
     """
 
     def __init__(
         self, policy: Policy, targets: Sequence[TargetFacts], seed: int = 0, name: str = "router"
     ) -> None:
+        _check_block_sizes(policy, targets, name)
         self.policy, self.name, self.facts = policy, name, tuple(targets)
         self.names = [target.name for target in targets]
         self.state = _new_state(policy, targets, stream_key(seed, "router", name))
@@ -241,6 +244,16 @@ class Router:
 
     def _draw(self, n: int) -> int:
         return int(_draw_at(self.address, n))
+
+
+def _check_block_sizes(policy: Policy, targets: Sequence[TargetFacts], name: str) -> None:
+    """Hashes of blocks of different sizes never agree, so one index of KV events could not be read."""
+    sizes = {target.block_size: target.name for target in targets}
+    if policy.reads_events and len(sizes) > 1:
+        named = " and ".join(f"{size} of {of}" for size, of in sorted(sizes.items())[:2])
+        raise KvsimError(
+            f"router {name}: {policy.names[0]} reads KV events and needs one block size, not {named} tokens"
+        )
 
 
 def _new_state(policy: Policy, targets: Sequence[TargetFacts], stream: int) -> RouterState:

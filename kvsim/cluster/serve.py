@@ -145,10 +145,13 @@ def next_time(c):
 
 @compiled_inline
 def _all_know(c, time):
-    """Whether no request that is not in the window could set out before `time`."""
+    """Whether no request that is not in the window could set out before `time` and the window's next."""
     s = c.scalars
-    waits = s["max_concurrency"][0] > 0 and s["in_flight"][0] >= s["max_concurrency"][0]
-    return time <= s["known_until"][0] or (waits and s["position"][0] < s["num_ordered"][0])
+    if s["position"][0] < s["num_ordered"][0]:
+        full = s["max_concurrency"][0] > 0 and s["in_flight"][0] >= s["max_concurrency"][0]
+        if full or c.arrivals["time"][c.order[s["position"][0]]] <= s["known_until"][0]:
+            return True  # requests set out in the order of their own times
+    return time <= s["known_until"][0]
 
 
 @compiled_part

@@ -10,7 +10,7 @@ import numpy as np
 import simpy
 
 from kvsim.cluster.fleet import Fleet
-from kvsim.cluster.serve import FOLLOW_UPS, PAUSE
+from kvsim.cluster.serve import DONE, FOLLOW_UPS, PAUSE
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import KvsimError
 from kvsim.gpu.cost import StepCost
@@ -141,15 +141,15 @@ class Simulation:
             known_until = math.inf if following is None else float(following.arrival_times[0])
             yield from wait_until(self.env, float(block.arrival_times[0]))
             self._extend(block, known_until)
-            yield from self._go_on(known_until)
-            block = following
+            why = yield from self._go_on(known_until)
+            block = None if why == DONE else following  # a full client lets nobody out before the horizon
 
     def _extend(self, block: RequestBlock, known_until: float) -> None:
         self._note_sent()
         self._fleet.extend(block, known_until, lambda config, i: refusal(config, block[i]))
 
-    def _go_on(self, known_until: float) -> Generator[simpy.Event, None, None]:
-        """Serve until more requests must be known, or nothing is left to do."""
+    def _go_on(self, known_until: float) -> Generator[simpy.Event, None, Any]:
+        """Serve until MORE requests must be known, or all is DONE."""
         why = PAUSE
         while why in (PAUSE, FOLLOW_UPS):
             turn = self._fleet.go_on()
@@ -159,6 +159,7 @@ class Simulation:
                 self._extend(RequestBlock.of(self._next_turns()), known_until)
             if self._on_progress is not None:
                 self._on_progress(self.log.num_ended, self._num_requests, self._fleet.now)
+        return why
 
     def _next_turns(self) -> list[Request]:
         """What follows from the requests that have ended, in order of arrival."""

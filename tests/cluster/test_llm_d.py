@@ -228,7 +228,5 @@ def test_growing_changes_no_choice(settings: dict[str, Any]) -> None:
 
 
 def test_an_unknown_scorer_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        KvsimError, match="weights: 'prefix' is no scorer of llm_d; known: queue, kv-"
-    ):
+    with pytest.raises(KvsimError, match="weights: 'prefix' is no scorer of llm_d; known: queue, kv-"):
         LlmD(weights={"prefix": 1.0})

@@ -1,6 +1,8 @@
 """Policies that look at no prompt, the catalog, and what all choices have in common."""
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from routing_requests import block_keys, request, router_over, store
@@ -8,6 +10,7 @@ from routing_requests import block_keys, request, router_over, store
 from kvsim.cluster.policies import POLICIES, policy_class
 from kvsim.cluster.policies.longest_prefix import LongestPrefix
 from kvsim.cluster.policies.plain import LeastRequest, PowerOfTwo, RandomChoice, RoundRobin
+from kvsim.cluster.router import Router, TargetFacts
 from kvsim.errors import KvsimError
 
 ANY = request(("A", 64))
@@ -88,3 +91,22 @@ def test_power_of_two_draws_two_different_ones() -> None:
     assert drawn[0] == pytest.approx(2000, abs=100)
     assert drawn[2] == pytest.approx(1000, abs=100)
     assert router_over(PowerOfTwo(), 1).choose(ANY, 0.0) == 0
+
+
+def test_one_index_needs_one_block_size() -> None:
+    facts = [TargetFacts("a", 100, 16), TargetFacts("b", 100, 32)]
+    with pytest.raises(KvsimError, match="router front: longest_prefix reads KV events and needs one block"):
+        Router(LongestPrefix(), facts, name="front")
+    assert Router(RoundRobin(), facts).choose(ANY, 0.0) == 0
+
+
+def test_the_router_of_the_documentation_works_alone() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "routing.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(from .*?)```", page, re.DOTALL)
+    names = {"request": ANY, "block_hash": 7}
+    exec(code, names)
+    router = names["router"]
+    assert isinstance(router, Router)
+    assert router.state.targets["num_routed"].sum() == 1
+    assert router.state.targets["in_flight"].sum() == 0
+    assert router.state.fill["used"].tolist() == [0, 1, 0, 0, 0]

@@ -235,7 +235,7 @@ class TestLoading:
 
 def test_the_example_of_the_documentation(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "routing.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (code,) = re.findall(r"```python\n(class .*?)```", page, re.DOTALL)
     (tmp_path / "least_tokens.py").write_text(code, encoding="utf-8")
     policy = load_user_policy("least_tokens.py:LeastTokens", {"credit": 0.5}, tmp_path)
     assert policy.reads_events

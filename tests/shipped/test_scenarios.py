@@ -144,3 +144,16 @@ def test_adapters_wait_for_a_place() -> None:
 def test_the_prefix_cache_raises_the_load_that_keeps_the_limits() -> None:
     cached, plain = column("slo_goodput", "workload.rate")
     assert cached > 1.1 * plain
+
+
+def test_a_long_pause_costs_a_chat_its_cache() -> None:
+    rates = column("chat", HIT_RATE)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 0.85
+    assert rates[-1] < 0.25
+
+
+def test_kept_reasoning_is_found_while_it_fits_and_fills_the_pool_sooner() -> None:
+    dropped, kept_ones = (column("reasoning", HIT_RATE, keep_reasoning=value) for value in (False, True))
+    assert kept_ones[0] > 0.95 > 0.8 > dropped[0]
+    assert kept_ones[-1] < 0.6 * dropped[-1]
