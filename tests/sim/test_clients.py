@@ -89,6 +89,19 @@ def test_single_requests_are_sessions_of_one():
     assert (frame.status == "finished").all()
 
 
+@pytest.mark.parametrize("limit", [{}, {"rate": "inf", "max_concurrency": 3}])
+def test_the_steps_of_sessions_are_those_of_the_run(limit):
+    """`kvsim steps` lets the same turns in at the same instants."""
+    short = {"num_sessions": 12, "question_len": 400, "output_len": 30}
+    engine = {"num_gpu_blocks_override": 4000, "max_model_len": 2048}
+    workload = CHATS | {"rate": 4} | short | limit
+    scenario = Scenario(**BASE | {"engine": engine}, workload=workload, record={"steps": True})
+    result = scenario.run()
+    assert (result.requests.status == "refused").any()
+    seen = [(step.start_time, step.total_num_scheduled_tokens) for step in scenario.steps()]
+    assert seen == list(zip(result.steps.start_time, result.steps.num_tokens, strict=True))
+
+
 COST = StepCost(catalog.model("Qwen/Qwen3-VL-2B-Instruct"), catalog.gpu("l4"))
 UP_TO_40 = {"distribution": "uniform", "min": 1, "max": 40}
 chats = st.builds(
