@@ -319,7 +319,7 @@ def run_cell(
         deployment,
         workload if len(cells) == 1 else Dealt(workload, cells, number),
         scenario.seed,
-        RequestLog(sinks.requests),
+        RequestLog(sinks.requests, has_sessions=workload.has_sessions),
         on_progress,
         horizon=scenario.horizon,
         recorder=recorder,

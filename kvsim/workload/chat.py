@@ -126,6 +126,10 @@ class ChatWorkload:
     def has_follow_ups(self) -> bool:
         return self.lengths("num_turns").high > 1
 
+    @property
+    def has_sessions(self) -> bool:
+        return True
+
     def requests(self, seed: int) -> Iterator[Request]:
         """The requests of `blocks`, one by one."""
         return requests_of(self.blocks(seed))

@@ -77,6 +77,10 @@ class MixWorkload:
         return any(part.workload.has_follow_ups for part in self.parts.values())
 
     @property
+    def has_sessions(self) -> bool:
+        return any(part.workload.has_sessions for part in self.parts.values())
+
+    @property
     def num_loras(self) -> int:
         """Adapters in all: parts share them."""
         return max(part.workload.num_loras for part in self.parts.values())

@@ -312,6 +312,10 @@ class Workload(Protocol):
     def has_follow_ups(self) -> bool:
         """Whether some requests go out only when others have ended: sessions."""
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether requests name the session that they belong to, whatever makes them go out."""
+
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, made as they are asked for; equal seed, equal requests."""
 
