@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from kvsim.addresses import rows_at
 from kvsim.cache.kv_cache_manager import usage
 from kvsim.cache.state import (
     FINISHED_LENGTH_CAPPED,
@@ -24,6 +25,7 @@ from kvsim.cluster.booking import cleared, end, first_token, removed, stored
 from kvsim.cluster.state import router_at
 from kvsim.compiled import compiled_inline, compiled_part
 from kvsim.engine.handle import counters_at, log_at, requests_at
+from kvsim.engine.state import PLACE_DTYPE
 from kvsim.tokens import mix64
 
 # An engine of the cluster
@@ -75,7 +77,8 @@ def publish(c, m, now):
     members["earlier_waiting"][m] = members["num_waiting"][m]
     members["earlier_running"][m] = members["num_running"][m]
     members["earlier_usage"][m] = members["usage"][m]
-    members["num_waiting"][m] = scalars["num_waiting"][0]
+    # who came during the step does not wait in the scheduler yet
+    members["num_waiting"][m] = rows_at(members["place"][m], PLACE_DTYPE, 1)["num_waiting"][0]
     members["num_running"][m] = scalars["num_running"][0]
     members["usage"][m] = usage(pool_scalars)
     members["published_time"][m] = now

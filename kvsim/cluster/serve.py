@@ -371,6 +371,25 @@ def _next_scrape(interval, scraped, time):
     return at if at > scraped else math.inf
 
 
+@compiled_inline
+def _due_scrape(interval, scraped):
+    """When the next scrape is due, if any are at fixed times."""
+    if interval == 0.0 or math.isinf(interval):
+        return math.inf
+    if math.isinf(scraped):
+        return 0.0
+    number = math.floor(scraped / interval) + 1.0
+    return number * interval if number * interval > scraped else (number + 1.0) * interval
+
+
+@compiled_inline
+def _is_busy(c):
+    for m in range(len(c.members)):  # noqa: SIM110 compiled code has no generators
+        if not c.members["is_idle"][m] or c.members["is_unread"][m]:
+            return True
+    return False
+
+
 @compiled_entry
 def serve(address, until, unused):
     """Go on, as far as everything that matters is known; why it came back.
@@ -398,6 +417,13 @@ def serve(address, until, unused):
         if time == stop < math.inf and min(scrape_at, rank_scrape_at) <= stop:
             for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
             stop = min(scrape_at, rank_scrape_at)
+        if s["in_order"][0] and _is_busy(c):
+            # The next arrival is not known yet: no engine may go past a scrape that it will need.
+            scrape_at = _due_scrape(s["scrape_interval"][0], s["scraped_time"][0])
+            rank_scrape_at = _due_scrape(s["rank_interval"][0], s["rank_scraped_time"][0])
+            if min(scrape_at, rank_scrape_at) <= stop:
+                for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
+                stop = min(scrape_at, rank_scrape_at)
         why = _run(c, stop)
         if why == CHANGED:
             continue

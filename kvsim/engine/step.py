@@ -242,6 +242,7 @@ def advance(engine, place, window, until, most_steps):
         following = IDLE
         if has_requests(eng) or eng.scalars["num_batches"][0] > 0:
             following = step(eng, cost, now)
+            at["num_waiting"][0] = eng.scalars["num_waiting"][0]
             steps += 1
         if following == IDLE:
             if i == NONE:

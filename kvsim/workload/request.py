@@ -303,7 +303,10 @@ class Workload(Protocol):
 
     @property
     def max_concurrency(self) -> int | None:
-        """Requests under way at most; arrival times are then the earliest ones. None for no limit."""
+        """Requests under way at most; arrival times are then the earliest ones. None for no limit.
+
+        With follow-ups it counts sessions, from their first request to the end of their last one.
+        """
 
     @property
     def has_follow_ups(self) -> bool:
