@@ -108,16 +108,18 @@ def replica_stats(cell: Cell, stats: Sequence[dict[str, Any]]) -> list[ReplicaSt
     ]
 
 
-def facts_of(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The parts ``capacity`` and ``step_time`` of a summary, and ``groups`` if there are several."""
+def facts_of(cells: Sequence[Cell], *, named: bool) -> dict[str, Any]:
+    """The parts ``capacity`` and ``step_time`` of a summary, and ``groups`` if the scenario names them."""
     groups = [group for cell in cells for group in cell.groups]
     head = {"capacity": groups[0].plan.capacity, "step_time": groups[0].plan.cost.description}
-    if len(groups) == 1:
+    if not named:
         return head
     told = {
         group.name: {
             "router": cell.name,
             "replicas": group.replicas,
+            "model": group.plan.cost.model.name,
+            "gpu": group.plan.cost.gpu.name,
             "capacity": group.plan.capacity,
             "step_time": group.plan.cost.description,
         }
