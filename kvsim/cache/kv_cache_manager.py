@@ -400,7 +400,6 @@ def free_request(kv, r):
 
 
 @compiled_inline
-def usage(kv):
-    """Share of the usable blocks that live requests hold, 0..1 (`kv_cache_usage_perc`)."""
-    usable = kv.pool.scalars["num_gpu_blocks"][0] - 1
-    return 1.0 - kv.pool.scalars["num_free_blocks"][0] / usable
+def usage(scalars):
+    """Share of a pool's usable blocks that live requests hold, 0..1 (`kv_cache_usage_perc`)."""
+    return 1.0 - scalars["num_free_blocks"][0] / (scalars["num_gpu_blocks"][0] - 1)

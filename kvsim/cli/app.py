@@ -78,12 +78,27 @@ def run(
             "as NAME:PARAMETER=VALUE.",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Worker processes for cells and compared routers (one for each core, if that is quicker).",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|HOST:PORT", help="Workers of a Ray cluster, of this machine or a running one."
+        ),
+    ] = None,
 ) -> None:
     """Run one scenario and write its results folder."""
     from kvsim.cli.run import run_command
 
     words = (overrides or [], record or [], goodput or [])
-    raise typer.Exit(run_command(file, trace, *words, results_dir, quiet, compare_routers))
+    code = run_command(file, trace, *words, results_dir, quiet, compare_routers, workers, ray)
+    raise typer.Exit(code)
 
 
 @app.command()

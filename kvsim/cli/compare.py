@@ -18,7 +18,14 @@ from kvsim.sweep.sweep import run_sweep
 
 
 def compare_command(
-    scenario: Scenario, policies: Sequence[str], record: Sequence[str], results_dir: Path, *, quiet: bool
+    scenario: Scenario,
+    policies: Sequence[str],
+    record: Sequence[str],
+    results_dir: Path,
+    *,
+    quiet: bool,
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> int:
     """The exit code. Raises `KvsimError` for bad input, then nothing has run, and if every policy failed.
 
@@ -36,7 +43,13 @@ def compare_command(
     folder = results_dir / f"{scenario.name}-routers"
     with progress_bar(POINTS, quiet=quiet) as (say, show):
         result = run_sweep(
-            template, given, folder=folder, fresh=is_stale(folder), **watched(folder, say, show)
+            template,
+            given,
+            folder=folder,
+            workers=workers,
+            ray=ray,
+            fresh=is_stale(folder),
+            **watched(folder, say, show),
         )
     interrupts.outcome = f"the results are in {folder}"
     _show(result, folder, quiet=quiet)

@@ -27,6 +27,8 @@ def run_command(
     results_dir: Path,
     quiet: bool,
     compare_routers: Sequence[str] | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> int:
     """The exit code. Raises `KvsimError` for bad input; then nothing has been written."""
     options: list[str | Override] = [
@@ -38,10 +40,18 @@ def run_command(
     if compare_routers is not None:
         from kvsim.cli.compare import compare_command  # loads what sweeps need
 
-        return compare_command(scenario, compare_routers, record, results_dir, quiet=quiet)
+        return compare_command(
+            scenario, compare_routers, record, results_dir, workers=workers, ray=ray, quiet=quiet
+        )
+    from kvsim.sweep.cells import cells_on
+
     showing = progress(quiet, cold=not compiled.is_warm())
-    with placed(scenario, file, overrides), showing as on_progress:
-        result, folder = run_to_folder(scenario, results_dir, on_progress)
+    with (
+        placed(scenario, file, overrides),
+        cells_on(scenario, workers, ray) as map_cells,
+        showing as on_progress,
+    ):
+        result, folder = run_to_folder(scenario, results_dir, on_progress, map_cells)
     interrupts.outcome = f"the results are in {folder}"
     try:
         _show(result, folder, quiet)

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from kvsim.addresses import rows_at
 from kvsim.cache.kv_cache_manager import usage
 from kvsim.cache.state import (
     FINISHED_LENGTH_CAPPED,
@@ -23,7 +24,8 @@ from kvsim.cache.state import (
 from kvsim.cluster.booking import cleared, end, first_token, removed, stored
 from kvsim.cluster.state import router_at
 from kvsim.compiled import compiled_inline, compiled_part
-from kvsim.engine.handle import engine_at, log_at, requests_at
+from kvsim.engine.handle import counters_at, log_at, requests_at
+from kvsim.engine.state import PLACE_DTYPE
 from kvsim.tokens import mix64
 
 # An engine of the cluster
@@ -70,13 +72,15 @@ _FULL_SCALE = float(1 << 64)
 def publish(c, m, now):
     """An engine's step has ended at `now`."""
     members = c.members
-    eng = engine_at(members["engine"][m])
+    scalars, _ = counters_at(members["engine"][m])
+    _, pool_scalars = log_at(members["engine"][m])
     members["earlier_waiting"][m] = members["num_waiting"][m]
     members["earlier_running"][m] = members["num_running"][m]
     members["earlier_usage"][m] = members["usage"][m]
-    members["num_waiting"][m] = eng.scalars["num_waiting"][0]
-    members["num_running"][m] = eng.scalars["num_running"][0]
-    members["usage"][m] = usage(eng.kv)
+    # who came during the step does not wait in the scheduler yet
+    members["num_waiting"][m] = rows_at(members["place"][m], PLACE_DTYPE, 1)["num_waiting"][0]
+    members["num_running"][m] = scalars["num_running"][0]
+    members["usage"][m] = usage(pool_scalars)
     members["published_time"][m] = now
     if c.scalars["reads_log"][0]:
         members["is_unread"][m] = 1
@@ -144,6 +148,16 @@ def _ended(c, m, slot, status, time):
         s["follow_up_due"][0] = min(s["follow_up_due"][0], time + think_time)
 
 
+@compiled_part
+def _first_token_at(address, uid):
+    first_token(router_at(address), uid)
+
+
+@compiled_part
+def _end_at(address, uid):
+    end(router_at(address), uid)
+
+
 @compiled_inline
 def _is_indexed(kind, is_of_group):
     """Whether an entry of the log is a KV event of the group that the index follows."""
@@ -165,15 +179,15 @@ def deliver(c, m):
         kind, uid = log["kind"][n], log["request"][n]
         c.members["num_read"][m] = n
         if kind == LOG_FIRST_TOKEN:
-            first_token(router, uid)
+            _first_token_at(s["router"][0], uid)
             if member["rank_router"] != 0:
-                first_token(router_at(member["rank_router"]), uid)
+                _first_token_at(member["rank_router"], uid)
         elif kind == LOG_FINISHED:
             if s["wants_ends"][0] and s["num_ends"][0] == len(c.ends):
                 return _FULL_NOTES
-            end(router, uid)
+            _end_at(s["router"][0], uid)
             if member["rank_router"] != 0:
-                end(router_at(member["rank_router"]), uid)
+                _end_at(member["rank_router"], uid)
             _ended(c, m, log["first"][n], log["last"][n], time)
         elif reads_events and not lost and _is_indexed(kind, log["group_id"][n] == member["index_group"]):
             if late > 0.0:

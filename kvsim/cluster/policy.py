@@ -106,7 +106,7 @@ class Policy(ABC):
 
     @property
     def scrapes_every(self) -> float | None:
-        """Seconds between snapshots of the engines' metrics; 0: a new one at each choice; None: takes none."""
+        """Seconds between snapshots of the metrics; 0: a new one at each choice; None: it takes none."""
         return None
 
     def own_hashing(self, block_size: int) -> PromptHashing | None:

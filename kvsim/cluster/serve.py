@@ -17,8 +17,10 @@ from kvsim.cluster.booking import overlaps, room_to_send, send
 from kvsim.cluster.notes import MEMBER_DTYPE, NOTE_DTYPE, deliver, deliver_late, publish, scrape
 from kvsim.cluster.state import ASK, NO_ROOM, router_at
 from kvsim.compiled import compiled, compiled_entry, compiled_inline, compiled_once, compiled_part
-from kvsim.engine.handle import engine_at, window_at
+from kvsim.engine.handle import counters_at, log_at, window_at
 from kvsim.engine.state import PLACE_DTYPE
+from kvsim.engine.step import NO_ROOM as NO_ROOM_IN_ENGINE
+from kvsim.engine.step import WAITING_FOR_REQUESTS, must_be_read
 
 # Why `serve` came back
 DONE = np.int64(0)  # nothing is left to do before the horizon
@@ -155,14 +157,23 @@ def _all_know(c, time):
 
 
 @compiled_part
+def _room_at(address, uid, i):
+    return room_to_send(router_at(address), uid, i)
+
+
+@compiled_part
+def _book_at(address, uid, i, target, time):
+    send(router_at(address), uid, i, target, time)
+
+
+@compiled_part
 def hand_over(c, i, target, time):
     """Request `i` of the window sets out to `target` at `time`; False if the router inside needs room."""
     s, route = c.scalars, c.routes[target]
     m = route["first_member"]
     rank = np.int64(0)
     if route["router"] != 0:
-        inner = router_at(route["router"])
-        if not room_to_send(inner, s["next_uid"][0], i):
+        if not _room_at(route["router"], s["next_uid"][0], i):
             s["full_router"][0] = route["router"]
             return False
         rank = call_choice(route["choice"], route["router"], i, time)
@@ -197,8 +208,8 @@ def hand_over(c, i, target, time):
     s["in_flight"][0] += 1
     if not s["deals"][0]:
         if route["router"] != 0:
-            send(router_at(route["router"]), uid, i, rank, time)
-        send(router_at(s["router"][0]), uid, i, target, time)
+            _book_at(route["router"], uid, i, rank, time)
+        _book_at(s["router"][0], uid, i, target, time)
     return True
 
 
@@ -221,17 +232,6 @@ def choose(c, i, time):
 # ---------------------------------------------------------------- engines
 
 
-@compiled_inline
-def _must_be_collected(eng, most_ended):
-    """Whether an engine, all of whose notes have been read, should be emptied of them and of its records."""
-    log, steps = eng.kv.pool.log, eng.steps
-    return (
-        eng.scalars["num_finished"][0] >= most_ended
-        or (len(steps) > 0 and eng.scalars["num_step_rows"][0] == len(steps))
-        or 2 * eng.kv.pool.scalars["log_len"][0] > len(log)
-    )
-
-
 # What one step led to
 _STEPPED, _RESTS, _STOPS = map(np.int64, range(3))
 
@@ -240,7 +240,9 @@ _STEPPED, _RESTS, _STOPS = map(np.int64, range(3))
 def run_member(c, m, until, most_steps):
     """Let an engine take steps; (_STEPPED, _RESTS or _STOPS, why `serve` has to come back)."""
     members = c.members
-    if _must_be_collected(engine_at(members["engine"][m]), c.scalars["most_ended"][0]):
+    scalars, steps = counters_at(members["engine"][m])
+    log, pool_scalars = log_at(members["engine"][m])
+    if must_be_read(scalars, steps, pool_scalars, log, c.scalars["most_ended"][0]):
         c.scalars["member"][0] = m
         return _STOPS, COLLECT
     if c.scalars["steps_left"][0] <= 0:
@@ -258,12 +260,12 @@ def run_member(c, m, until, most_steps):
     c.scalars["steps_left"][0] -= 1 + at["num_collected"][0] - before
     if at["num_collected"][0] != before:
         publish(c, m, at["now"][0])
-    if why == 2:  # no room for the next request
+    if why == NO_ROOM_IN_ENGINE:
         c.scalars["member"][0] = m
         return _STOPS, FULL_ENGINE
-    if why == 1:
+    if why == WAITING_FOR_REQUESTS:
         members["is_idle"][m] = 1
-    return (_RESTS if why == 1 or at["now"][0] >= until else _STEPPED), DONE
+    return (_RESTS if why == WAITING_FOR_REQUESTS or at["now"][0] >= until else _STEPPED), DONE
 
 
 @compiled_part
@@ -369,6 +371,25 @@ def _next_scrape(interval, scraped, time):
     return at if at > scraped else math.inf
 
 
+@compiled_inline
+def _due_scrape(interval, scraped):
+    """When the next scrape is due, if any are at fixed times."""
+    if interval == 0.0 or math.isinf(interval):
+        return math.inf
+    if math.isinf(scraped):
+        return 0.0
+    number = math.floor(scraped / interval) + 1.0
+    return number * interval if number * interval > scraped else (number + 1.0) * interval
+
+
+@compiled_inline
+def _is_busy(c):
+    for m in range(len(c.members)):
+        if not c.members["is_idle"][m] or c.members["is_unread"][m]:
+            return True
+    return False
+
+
 @compiled_entry
 def serve(address, until, unused):
     """Go on, as far as everything that matters is known; why it came back.
@@ -396,6 +417,13 @@ def serve(address, until, unused):
         if time == stop < math.inf and min(scrape_at, rank_scrape_at) <= stop:
             for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
             stop = min(scrape_at, rank_scrape_at)
+        if s["in_order"][0] and _is_busy(c):
+            # The next arrival is not known yet: no engine may go past a scrape that it will need.
+            scrape_at = _due_scrape(s["scrape_interval"][0], s["scraped_time"][0])
+            rank_scrape_at = _due_scrape(s["rank_interval"][0], s["rank_scraped_time"][0])
+            if min(scrape_at, rank_scrape_at) <= stop:
+                for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
+                stop = min(scrape_at, rank_scrape_at)
         why = _run(c, stop)
         if why == CHANGED:
             continue
@@ -412,7 +440,7 @@ def serve(address, until, unused):
         if s["follow_up_due"][0] < time or next_time(c) != time:
             continue  # what it learned matters for what comes next
         i = c.order[s["position"][0]]
-        if not room_to_send(router_at(s["router"][0]), s["next_uid"][0], i):
+        if not _room_at(s["router"][0], s["next_uid"][0], i):
             s["full_router"][0] = s["router"][0]
             return FULL_ROUTER
         target = choose(c, i, time)

@@ -84,6 +84,13 @@ def log_at(address):
 
 
 @compiled_once
+def counters_at(address):
+    """Its scalars (ENGINE_DTYPE) and its recorded steps."""
+    words = words_at(address)
+    return array_at(words, 10, ENGINE_DTYPE, 1), array_at(words, 16, STEP_DTYPE, 1)
+
+
+@compiled_once
 def requests_at(address):
     """Its table of requests."""
     return array_at(words_at(address), 6, REQUEST_DTYPE, 1)

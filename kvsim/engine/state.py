@@ -169,6 +169,7 @@ PLACE_DTYPE = np.dtype(
         ("last_row", "i8"),
         ("last_queued", "f8"),  # when it sees the latest of them, seconds
         ("num_collected", "i8"),  # iterations that processed a step's output
+        ("num_waiting", "i8"),  # at the end of the latest one, without those who came meanwhile
     ]
 )
 

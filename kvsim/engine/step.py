@@ -36,7 +36,7 @@ def price_batch(eng, cost, b):
 @compiled_inline
 def _account(eng, b, seconds):
     s = eng.scalars
-    in_use = usage(eng.kv)
+    in_use = usage(eng.kv.pool.scalars)
     s["scheduled_tokens"][0] += eng.batches["num_tokens"][b]
     s["encoder_tokens"][0] += eng.batches["num_encoder_tokens"][b]
     s["busy_time"][0] += seconds
@@ -203,13 +203,12 @@ def add_request(eng, new, i, hashes, features):
 
 
 @compiled_inline
-def _must_be_read(eng):
-    """Whether what the engine has to tell should be taken before it goes on."""
-    log = eng.kv.pool.log
+def must_be_read(scalars, steps, pool_scalars, log, most_ended):
+    """Whether what an engine has to tell should be taken before it goes on."""
     return (
-        eng.scalars["num_finished"][0] >= MOST_ENDED
-        or (len(eng.steps) > 0 and eng.scalars["num_step_rows"][0] == len(eng.steps))
-        or 2 * eng.kv.pool.scalars["log_len"][0] > len(log)
+        scalars["num_finished"][0] >= most_ended
+        or (len(steps) > 0 and scalars["num_step_rows"][0] == len(steps))
+        or 2 * pool_scalars["log_len"][0] > len(log)
     )
 
 
@@ -236,11 +235,14 @@ def advance(engine, place, window, until, most_steps):
             at["next_row"][0] = i = following_row
         if now >= until:
             return REACHED
-        if steps == most_steps or (steps > 0 and _must_be_read(eng)):
+        pool = eng.kv.pool
+        full = must_be_read(eng.scalars, eng.steps, pool.scalars, pool.log, MOST_ENDED)
+        if steps == most_steps or (steps > 0 and full):
             return PAUSED
         following = IDLE
         if has_requests(eng) or eng.scalars["num_batches"][0] > 0:
             following = step(eng, cost, now)
+            at["num_waiting"][0] = eng.scalars["num_waiting"][0]
             steps += 1
         if following == IDLE:
             if i == NONE:

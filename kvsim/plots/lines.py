@@ -49,7 +49,7 @@ def draw_lines(
         positions, ticks = _x_positions(table, x)
         drawn = lines_of(table, positions, keys, joined=ticks is None)
         scale = _colour_scale(table, keys[0]) if is_continuous(table, keys) else None
-        heights = np.log(values) if _is_log(values, metric) else values
+        heights = np.log(values) if is_log(values, metric) else values
         halos = halos_of(positions, heights, [line.rows for line in drawn.lines])
         for line, halo in zip(drawn.lines, halos, strict=True):
             look = line.look
@@ -158,7 +158,8 @@ def _apart(ax: Axes, values: Numbers) -> bool:
     return float(np.diff(places).min() / (places[-1] - places[0])) > 0.07
 
 
-def _is_log(values: Numbers, metric: Metric) -> bool:
+def is_log(values: Numbers, metric: Metric) -> bool:
+    """Whether latencies lie so far apart that an even axis hides some; not all are NaN."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     return metric.low_is_good and low > 0 and high / low > _SPREAD
 
@@ -166,7 +167,7 @@ def _is_log(values: Numbers, metric: Metric) -> bool:
 def _y_limits(ax: Axes, values: Numbers, metric: Metric) -> None:
     """From zero, unless numbers are so close together, or so far apart, that nothing would show."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    if _is_log(values, metric):
+    if is_log(values, metric):
         ax.set_yscale("log")
         ax.set_ylim(low / 2.5, high * 1.6)
         style.separate_thousands(ax, "y")

@@ -1,5 +1,6 @@
 """Routing policies side by side: a panel for each figure, a bar for each policy, a mark for each replica."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.grid import SweepTable
+from kvsim.plots.lines import is_log
 from kvsim.plots.metrics import Metric
 
 DEFAULT_PANELS = ("hit_rate", "ttft_p99", "imbalance")
@@ -113,9 +115,13 @@ def _router_key(table: SweepTable) -> str:
 def _draw_panel(
     ax: Axes, bars: _Bars, values: Numbers, own: Sequence[tuple[int, Numbers]], metric: Metric
 ) -> None:
-    widths = np.nan_to_num(values)
-    ax.barh(bars.at, widths, 0.9 * bars.height, color=[style.colour(i) for i in bars.colours], alpha=0.75)
-    most = float(widths.max())
+    colours = [style.colour(i) for i in bars.colours]
+    apart = is_log(values, metric)
+    most = float(np.nanmax(values))
+    if apart:  # a bar has no length where nothing is 0
+        ax.scatter(values, bars.at, 28, colours, zorder=2)
+    else:
+        ax.barh(bars.at, np.nan_to_num(values), 0.9 * bars.height, color=colours, alpha=0.75)
     for point, figures in own:
         at = np.full(len(figures), bars.at[point])
         size = max(bars.height * 16, 4.0)
@@ -130,8 +136,18 @@ def _draw_panel(
             va="center",
             fontsize=style.SMALL,
         )
-    ax.set_xlim(0, 1.6 * most or 1)
-    style.few_ticks(ax, "x", 4)
+    if apart:
+        low = min([float(np.nanmin(values)), *(float(figures[figures > 0].min()) for _, figures in own)])
+        ax.set_xscale("log")
+        ax.set_xlim(low / 2, most * (most / low) ** 0.8)  # the numbers at the right want their room
+        decades = np.arange(math.ceil(math.log10(low / 2)), math.floor(math.log10(most)) + 1)
+        ax.set_xticks(10.0 ** decades[:: math.ceil(len(decades) / 2)])
+        ax.minorticks_off()
+    else:
+        ax.set_xlim(0, 1.6 * most or 1)
+        style.few_ticks(ax, "x", 4)
+        if metric.unit == "%" and most > 50:
+            ax.set_xticks([0, 50, 100])
     style.separate_thousands(ax, "x")
     style.finish(ax, metric.axis.replace(" (", "\n("), "", grid="x")
 

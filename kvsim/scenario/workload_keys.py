@@ -102,7 +102,16 @@ _POPULARITY: dict[str, Row] = {
     ),
     "zipf_alpha": (number(0, 100), "exponent for popularity zipf: number i has weight 1 / i^alpha", None),
 }
-_ARRIVALS: dict[str, Row] = {key: _GENERATED[key] for key in ("max_concurrency", "arrival", "burstiness")}
+_ARRIVALS: dict[str, Row] = {
+    "max_concurrency": (
+        _MAX_CONCURRENCY[0],
+        "clients, each with one session at a time, the next one when that is over; a request that nothing "
+        "follows is a session of one; no limit if absent",
+        "sessions",
+    ),
+    "arrival": _GENERATED["arrival"],
+    "burstiness": _GENERATED["burstiness"],
+}
 _OF_SESSION = {
     "num_tenants": "sessions carry one of so many cache salts, taken evenly; 0 for none",
     "num_loras": "sessions use one of so many LoRA adapters, taken evenly; 0 for none",
@@ -269,7 +278,11 @@ KEYS: dict[str, dict[str, Row]] = {
             "recorded sessions, how many begin per second",
             "requests per second",
         ),
-        "max_concurrency": _MAX_CONCURRENCY,
+        "max_concurrency": (
+            _MAX_CONCURRENCY[0],
+            f"{_MAX_CONCURRENCY[1]}; of recorded sessions, so many at a time",
+            "requests",
+        ),
         "sha256": (
             optional({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
             "of the rows: refuse any others",

@@ -73,6 +73,7 @@ class Dealt:
         self.num_requests = None
         self.max_concurrency = workload.max_concurrency
         self.has_follow_ups = workload.has_follow_ups
+        self.has_sessions = workload.has_sessions
 
     def requests(self, seed: int) -> Iterator[Any]:
         """The requests of `blocks`, one by one."""

@@ -32,9 +32,10 @@ from kvsim.sim.clock import wait_until
 from kvsim.sim.deployment import Deployment
 from kvsim.sim.instance import Instance
 from kvsim.sim.recorder import Recorder
+from kvsim.sim.sessions import OVER, Clients
 from kvsim.sim.stats import merged
 from kvsim.sim.stepping import SteppingFleet
-from kvsim.workload.request import FollowUp, Request, RequestBlock, Workload
+from kvsim.workload.request import FollowUp, Request, RequestBlock, Workload, requests_of
 
 TOKENS_AT_ONCE = 1 << 22  # prepared together: 4 MiB of block hashes at 16 tokens a block
 
@@ -83,17 +84,23 @@ class Simulation:
             for number, core in enumerate(deployment.cores)
         ]
         self._step_by_step = step_by_step
+        blocks, most = self._guarded(workload.blocks(seed)), workload.max_concurrency
+        self._clients: Clients | None = None
+        if workload.has_follow_ups and most is not None:
+            configs = list({id(core.config): core.config for core in deployment.cores}.values())
+            self._clients, most = Clients(requests_of(blocks), most, configs), None
+        self._late: list[Request] = []  # first requests of clients whose engine refused the one before
         kind: Any = partial(SteppingFleet, self.env) if step_by_step else Fleet
         self._fleet = deployment.fleet(
             kind,
             seed,
             self._collect,
-            max_concurrency=workload.max_concurrency,
+            max_concurrency=most,
             horizon=self._horizon,
             has_follow_ups=workload.has_follow_ups,
             logs_are_recorded=recorder.reads_logs,
         )
-        self.env.process(self._serve(self._guarded(workload.blocks(seed))))
+        self.env.process(self._serve(self._first_of_clients() if self._clients else blocks))
 
     def run(self) -> None:
         """Until nothing is left to do, or to the horizon. Raises what the workload or a policy raises."""
@@ -144,6 +151,11 @@ class Simulation:
             why = yield from self._go_on(known_until)
             block = None if why == DONE else following  # a full client lets nobody out before the horizon
 
+    def _first_of_clients(self) -> Iterator[RequestBlock]:
+        assert self._clients is not None
+        if begun := self._clients.begin():
+            yield RequestBlock.of(begun)
+
     def _extend(self, block: RequestBlock, known_until: float) -> None:
         self._note_sent()
         self._fleet.extend(block, known_until, lambda config, i: refusal(config, block[i]))
@@ -155,21 +167,29 @@ class Simulation:
             turn = self._fleet.go_on()
             why = (yield from turn) if self._step_by_step else turn
             self._note_sent()
-            if why == FOLLOW_UPS:
-                self._extend(RequestBlock.of(self._next_turns()), known_until)
+            if why == FOLLOW_UPS or self._late:
+                requests, self._late = [*self._late, *(self._next_turns() if why == FOLLOW_UPS else ())], []
+                why = FOLLOW_UPS
+                if requests:
+                    self._extend(RequestBlock.of(sorted(requests, key=_arrival)), known_until)
             if self._on_progress is not None:
                 self._on_progress(self.log.num_ended, self._num_requests, self._fleet.now)
         return why
 
     def _next_turns(self) -> list[Request]:
-        """What follows from the requests that have ended, in order of arrival."""
-        requests = []
+        """What follows from the requests that have ended."""
+        requests: list[Request] = []
         for end in self._fleet.take_ends():
             follow_up = self._follow_ups.pop(int(end["uid"]), None)
-            if follow_up is not None and math.isfinite(end["think_time"]):
-                time = float(end["time"]) + float(end["think_time"])
-                requests.append(follow_up.next_request(time, int(end["num_output_tokens"])))
-        return sorted(requests, key=lambda request: request.arrival_time)
+            if follow_up is None or not math.isfinite(end["think_time"]):
+                continue
+            if self._clients is not None and follow_up is OVER:
+                requests += self._clients.over(float(end["time"]))
+                continue
+            time = float(end["time"]) + float(end["think_time"])
+            request = follow_up.next_request(time, int(end["num_output_tokens"]))
+            requests += [request] if self._clients is None else self._clients.go_on(request)
+        return requests
 
     def _note_sent(self) -> None:
         """Open rows of the log for the requests that have set out."""
@@ -181,6 +201,8 @@ class Simulation:
         for k, reason in sent.reasons.items():
             self.first_refusal = self.first_refusal or reason
             self.log.refuse(first + k, reason)
+            if self._clients is not None:
+                self._late += self._clients.refused(sent.request_ids[k], float(sent.times[k]))
         for k, follow_up in enumerate(sent.follow_ups or ()):
             if follow_up is not None and k not in sent.reasons:
                 self._follow_ups[first + 1 + k] = follow_up
@@ -201,6 +223,10 @@ class Simulation:
         except KvsimError as error:
             self._input_error = error
             raise
+
+
+def _arrival(request: Request) -> float:
+    return request.arrival_time
 
 
 def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
@@ -293,7 +319,7 @@ def run_cell(
         deployment,
         workload if len(cells) == 1 else Dealt(workload, cells, number),
         scenario.seed,
-        RequestLog(sinks.requests),
+        RequestLog(sinks.requests, has_sessions=workload.has_sessions),
         on_progress,
         horizon=scenario.horizon,
         recorder=recorder,

@@ -61,6 +61,7 @@ class _Member:
     inbox: list[Arrivals] = field(default_factory=list)
     last_queued: float = 0.0
     wake_up: simpy.Event | None = None
+    unpublished: list[NDArray[np.void]] = field(default_factory=list)
     published: list[tuple[float, NDArray[np.void]]] = field(default_factory=list)
     late: list[tuple[float, int, int]] = field(default_factory=list)  # time, kind, hash of KV events
     metrics: list[tuple[float, int, int, float]] = field(default_factory=list)
@@ -302,14 +303,16 @@ class SteppingFleet:
             before = int(core.place["num_collected"][0])
             why = core.advance(math.inf, most_steps=1)
             end = float(core.place["now"][0])
+            # Recorders empty the log after each step, but a step's notes wait until its output is there.
+            member.unpublished.append(core.kv.pool.log[: core.kv.pool.scalars["log_len"][0]].copy())
+            if not self._logs_are_recorded:
+                core.kv.pool.scalars["log_len"] = 0
             if core.place["num_collected"][0] != before:
-                rows = core.kv.pool.log[: core.kv.pool.scalars["log_len"][0]].copy()
-                member.published.append((end, rows))
+                member.published.append((end, np.concatenate(member.unpublished)))
+                member.unpublished = []
                 s = core.state.scalars[0]
                 usage = core.kv_cache_manager.usage
                 member.metrics.append((end, int(s["num_waiting"]), int(s["num_running"]), usage))
-                if not self._logs_are_recorded:
-                    core.kv.pool.scalars["log_len"] = 0
             if why == WAITING_FOR_REQUESTS and end <= env.now:
                 if not any(each.rows["queued_time"][0] <= env.now for each in member.inbox):
                     member.wake_up = env.event()

@@ -9,12 +9,14 @@ has been scheduled by then, so the block map after a step already holds that one
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kvsim.cache.state import (
+    FINISHED_LENGTH_CAPPED,
+    FINISHED_STOPPED,
     LOG_EVICTED,
     LOG_FINISHED,
     LOG_PREEMPTED,
@@ -30,6 +32,7 @@ from kvsim.errors import KvsimError
 from kvsim.sim.build import Scenario, check_single, make_cores, plan_engine
 from kvsim.sim.recorder import events_of_a_step
 from kvsim.sim.run import check_any_ran, refusal
+from kvsim.sim.sessions import OVER, Clients
 from kvsim.sim.step_view import (
     EndedRequest,
     HashedBlock,
@@ -40,7 +43,7 @@ from kvsim.sim.step_view import (
     block_map,
     hash_hex,
 )
-from kvsim.workload.request import Request
+from kvsim.workload.request import FollowUp, Request, Workload
 
 # Called before each step: how many there were, simulated seconds.
 OnStep = Callable[[int, float], None]
@@ -69,7 +72,7 @@ def scenario_steps(
     config = replace(plan.config, log_capacity=events_of_a_step(plan.config), kv_events=False)
     (core,) = make_cores(config, plan.cost, replicas=1)
     workload = scenario.build_workload()
-    arrivals = _Arrivals(core, workload.requests(scenario.seed), workload.max_concurrency)
+    arrivals = _Arrivals(core, workload, scenario.seed)
     steps = _Steps(core, arrivals, first, blocks, on_step)
     shown = 0
     for view in steps.run(scenario.horizon):
@@ -85,17 +88,21 @@ def scenario_steps(
 class _Arrivals:
     """Requests that enter an engine when their time has come; those that never fit are counted."""
 
-    def __init__(
-        self, core: EngineCore, requests: Iterable[Request], max_concurrency: int | None = None
-    ) -> None:
+    def __init__(self, core: EngineCore, workload: Workload, seed: int) -> None:
         self.images: dict[str, list[str]] = {}  # identifiers, of live requests
         self.names: dict[int, str] = {}  # uid -> id of live requests
         self.first_refusal: str | None = None
         self.num_refused = 0
         self.num_admitted = 0
-        self._core, self._requests = core, iter(requests)
-        self._next = next(self._requests, None)
-        self._most_under_way = math.inf if max_concurrency is None else max_concurrency
+        self._core, self._requests, most = core, workload.requests(seed), workload.max_concurrency
+        self._follow_ups: dict[str, FollowUp] = {}  # of live requests, by their ids
+        self._going_on: list[Request] = []  # what follows from requests that have ended, by arrival
+        self._clients: Clients | None = None
+        if workload.has_follow_ups and most is not None:
+            self._clients, most = Clients(self._requests, most, [core.config]), None
+            self._requests = iter(self._clients.begin())
+        self._first = next(self._requests, None)
+        self._most_under_way = math.inf if most is None else most
         self._num_open = self._most_under_way  # requests that may go out during a step
         self._sent: deque[tuple[float, Request]] = deque()  # when the engine sees them
         self._last_queued = 0.0
@@ -107,6 +114,20 @@ class _Arrivals:
             return self._sent[0][0]
         return math.inf if self._next is None else self._next.arrival_time
 
+    @property
+    def _next(self) -> Request | None:
+        """Who sets out next; a session that goes on before one that begins."""
+        following = self._going_on[0] if self._going_on else None
+        if self._first is None or following is None:
+            return following or self._first
+        return following if following.arrival_time < self._first.arrival_time else self._first
+
+    def _drop_next(self) -> None:
+        if self._next is self._first:
+            self._first = next(self._requests, None)
+        else:
+            self._going_on.pop(0)
+
     def admit(self, now: float) -> None:
         """Let in everyone who has arrived by `now`."""
         self._send(now)
@@ -115,8 +136,7 @@ class _Arrivals:
 
     def _send(self, now: float) -> None:
         """What goes out by `now`, as `kvsim.cluster.serve` has it."""
-        while self._next is not None and self._next.arrival_time <= now:
-            request = self._next
+        while (request := self._next) is not None and request.arrival_time <= now:
             reason = refusal(self._core.config, request)
             if reason is not None:
                 self.first_refusal = self.first_refusal or reason
@@ -129,7 +149,7 @@ class _Arrivals:
                 self._sent.append((self._last_queued, replace(request, arrival_time=time)))
             else:
                 break
-            self._next = next(self._requests, None)
+            self._drop_next()
         self._num_open = self._most_under_way - len(self.names) - len(self._sent)
 
     def _submit(self, request: Request) -> None:
@@ -138,13 +158,27 @@ class _Arrivals:
         self._core.add_request(request, request.arrival_time)
         slot = self._core.slot_of(name)
         self.names[int(self._core.requests["uid"][slot])] = name
+        if request.follow_up is not None:
+            self._follow_ups[name] = request.follow_up
         if request.features:
             self.images[name] = [feature.identifier for feature in request.features]
 
     def forget(self, request_ids: list[str], rows: np.ndarray) -> None:
-        for name, uid in zip(request_ids, rows["uid"].tolist(), strict=True):
-            self.names.pop(uid)
+        for name, row in zip(request_ids, rows, strict=True):
+            self.names.pop(int(row["uid"]))
             self.images.pop(name, None)
+            follow_up = self._follow_ups.pop(name, None)
+            if follow_up is not None and row["status"] in (FINISHED_STOPPED, FINISHED_LENGTH_CAPPED):
+                self._going_on += self._following(follow_up, row)
+        self._going_on.sort(key=lambda request: request.arrival_time)
+
+    def _following(self, follow_up: FollowUp, row: np.void) -> list[Request]:
+        end = float(row["finish_time"])
+        if self._clients is not None and follow_up is OVER:
+            return self._clients.over(end)
+        num_outputs = int(row["num_tokens"] - row["num_prompt_tokens"])
+        request = follow_up.next_request(end + follow_up.think_time, num_outputs)
+        return [request] if self._clients is None else self._clients.go_on(request)
 
 
 @dataclass(slots=True)

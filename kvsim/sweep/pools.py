@@ -6,18 +6,20 @@ All give futures, so whoever hands out the points need not know which it is.
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvsim import compiled
 from kvsim.errors import KvsimError
 from kvsim.scenario import Scenario
-from kvsim.sweep.work import TERMINAL_SIGNALS, end_with, rehearse, run_point, seconds_of
+from kvsim.sweep.work import TERMINAL_SIGNALS, end_with, rehearse, seconds_of
 
 # So many points are handed out for each worker: one is computed while the next waits at hand.
 POINTS_AHEAD = 2
+
+Task = Callable[..., Any]  # what a worker does; it and its arguments can be pickled
 
 
 class Pool(Protocol):
@@ -29,7 +31,7 @@ class Pool(Protocol):
         """Compile where that has not been done, once for all workers of a machine."""
         ...
 
-    def submit(self, scenario: Scenario) -> "Future[str]": ...
+    def submit(self, task: Task, *arguments: Any) -> "Future[Any]": ...
 
     def close(self) -> None:
         """End the workers at once, whatever they are doing."""
@@ -61,9 +63,9 @@ class InProcess:
     def warm_up(self, scenario: Scenario) -> None:
         """The first point compiles."""
 
-    def submit(self, scenario: Scenario) -> "Future[str]":
-        future: Future[str] = Future()
-        future.set_result(run_point(scenario))
+    def submit(self, task: Task, *arguments: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(task(*arguments))
         return future
 
     def close(self) -> None:
@@ -89,8 +91,8 @@ class Processes:
         if not compiled.is_warm():
             rehearse(scenario)
 
-    def submit(self, scenario: Scenario) -> "Future[str]":
-        return self._executor.submit(run_point, scenario)
+    def submit(self, task: Task, *arguments: Any) -> "Future[Any]":
+        return self._executor.submit(task, *arguments)
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, kill_workers=True)

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from kvsim.scenario import Scenario
-from kvsim.sweep.pools import POINTS_AHEAD, PoolError, to_end
+from kvsim.sweep.pools import POINTS_AHEAD, PoolError, Task, to_end
 from kvsim.sweep.version import kvsim_version
-from kvsim.sweep.work import rehearse, run_point
+from kvsim.sweep.work import rehearse
 
 LOCAL = "local"
 _SECONDS_TO_ANSWER = 8
@@ -38,7 +38,7 @@ class RayPool:
             to_end.append(self)
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.slots = min(workers or cores, cores) * POINTS_AHEAD
-        self._run = ray.remote(run_point)
+        self._run = ray.remote(_done)
 
     def warm_up(self, scenario: Scenario) -> None:
         """On every node, since each has a cache of compiled code of its own."""
@@ -59,14 +59,18 @@ class RayPool:
                     f"--ray: node {where} has kvsim {version}, this is {kvsim_version()}; install the same"
                 )
 
-    def submit(self, scenario: Scenario) -> "Future[str]":
-        future: Future[str] = self._run.remote(scenario).future()
+    def submit(self, task: Task, *arguments: Any) -> "Future[Any]":
+        future: Future[Any] = self._run.remote(task, *arguments).future()
         return future
 
     def close(self) -> None:
         self._ray.shutdown()
         if self in to_end:
             to_end.remove(self)
+
+
+def _done(task: Task, *arguments: Any) -> Any:
+    return task(*arguments)
 
 
 def _import_ray() -> Any:

@@ -16,7 +16,7 @@ from kvsim.sweep.jobs import Job, Rows, searching, single
 from kvsim.sweep.points import Point, Resolver, expand
 from kvsim.sweep.pools import Pool, lost_worker
 from kvsim.sweep.store import Memory, Outcome
-from kvsim.sweep.work import rehearse
+from kvsim.sweep.work import rehearse, run_point
 
 
 @dataclass
@@ -122,7 +122,7 @@ class _Driver:
     def _submit(self, point: Point) -> "Future[str]":
         assert point.scenario is not None
         try:
-            return self._pool.submit(point.scenario)
+            return self._pool.submit(run_point, point.scenario)
         except Exception as error:
             raise lost_worker(error) or error from None
 

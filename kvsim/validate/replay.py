@@ -165,6 +165,7 @@ class MeasuredWorkload:
     trace: TraceWorkload | None = None
     max_concurrency: None = None
     has_follow_ups: bool = False
+    has_sessions: bool = False
 
     @property
     def num_requests(self) -> int:

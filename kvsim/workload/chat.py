@@ -46,7 +46,9 @@ class ChatWorkload:
 
     rate: sessions that begin per second, above 0 to 1e9; inf begins all at time 0.
     num_sessions: how many; None for as many as the horizon takes.
-    max_concurrency, max_tokens: see `kvsim.workload.generated`.
+    max_concurrency: sessions under way at most; the next one begins when one is over (so many clients). With
+        rate inf a closed loop. None for no limit.
+    max_tokens: see `kvsim.workload.generated`.
     arrival, burstiness: of the sessions' beginnings, see `kvsim.workload.arrivals`.
     num_turns: requests of a session (a length).
     num_system_prompts, system_prompt_len: different system prompts, each with a length drawn once.
@@ -123,6 +125,10 @@ class ChatWorkload:
     @property
     def has_follow_ups(self) -> bool:
         return self.lengths("num_turns").high > 1
+
+    @property
+    def has_sessions(self) -> bool:
+        return True
 
     def requests(self, seed: int) -> Iterator[Request]:
         """The requests of `blocks`, one by one."""

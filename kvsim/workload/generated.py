@@ -77,6 +77,10 @@ class GeneratedWorkload(ABC):
     def has_follow_ups(self) -> bool:
         return False
 
+    @property
+    def has_sessions(self) -> bool:
+        return False
+
     @abstractmethod
     def prompt_source(self, seed: int) -> PromptSource:
         """The prompts of a run."""

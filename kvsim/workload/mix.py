@@ -43,7 +43,8 @@ class MixWorkload:
     parts: name -> part. Names go in front of request ids, sessions and pictures: chat/session-0-turn-1.
     rate: arrivals per second, above 0 to 1e9; an arrival is a request, or the first one of a session.
     num_arrivals: how many; None for as many as the horizon takes.
-    max_concurrency, arrival, burstiness: see `kvsim.workload.generated`, for all parts together.
+    max_concurrency: sessions under way at most, a request that nothing follows being a session of one.
+    arrival, burstiness: see `kvsim.workload.arrivals`, for all parts together.
     """
 
     parts: Mapping[str, MixPart]
@@ -74,6 +75,10 @@ class MixWorkload:
     @property
     def has_follow_ups(self) -> bool:
         return any(part.workload.has_follow_ups for part in self.parts.values())
+
+    @property
+    def has_sessions(self) -> bool:
+        return any(part.workload.has_sessions for part in self.parts.values())
 
     @property
     def num_loras(self) -> int:

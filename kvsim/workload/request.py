@@ -303,11 +303,18 @@ class Workload(Protocol):
 
     @property
     def max_concurrency(self) -> int | None:
-        """Requests under way at most; arrival times are then the earliest ones. None for no limit."""
+        """Requests under way at most; arrival times are then the earliest ones. None for no limit.
+
+        With follow-ups it counts sessions, from their first request to the end of their last one.
+        """
 
     @property
     def has_follow_ups(self) -> bool:
         """Whether some requests go out only when others have ended: sessions."""
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether requests name the session that they belong to, whatever makes them go out."""
 
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
         """Requests in order of arrival, made as they are asked for; equal seed, equal requests."""

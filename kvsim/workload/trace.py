@@ -121,6 +121,14 @@ class TraceWorkload:
         """Whether the file records sessions; raises KvsimError if it cannot be read."""
         return has_sessions(self.path)
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether rows name their sessions, as the first one does; raises KvsimError as `rows` does."""
+        if self.has_follow_ups:
+            return True
+        first = next(self.rows(), None)
+        return first is not None and (first.chat_id is not None or first.session is not None)
+
     def rows(self) -> Iterator[TraceRow]:
         """The rows to replay, checked as they are read, at the trace's own times.
 

@@ -126,6 +126,18 @@ def test_a_policy_that_failed_has_no_bar():
     assert says(figure, "failed")
 
 
+def test_latencies_far_apart_have_a_logarithmic_axis():
+    frame, replicas = comparison()
+    frame.loc[1, "vllm:time_to_first_token_seconds.p99"] = 60.0
+    (ax,) = axes_of(plots(frame, replicas).routers("ttft_p99"))
+    assert ax.get_xscale() == "log"
+    assert not ax.patches  # bars have no length there
+    assert ax.collections[0].get_offsets()[:, 0].tolist() == pytest.approx(
+        [0.5, 60]
+    )  # seconds: milliseconds would have five digits
+    assert all(0.25 <= tick <= 60 for tick in ax.get_xticks())
+
+
 def test_a_sweep_without_routers_says_how_to_compare_them():
     frame, _ = comparison()
     with pytest.raises(KvsimError, match="block_size was swept, no router; compare them with kvsim run FILE"):

@@ -122,3 +122,23 @@ def test_an_agent_trace(tmp_path):
     for rows in by_session(load_scenario(tmp_path / "case.yaml").run().requests):
         assert rows.num_cached_tokens.tolist() == [0, 128, 192]
         assert np.allclose(rows.arrival_time.diff()[1:] - rows.e2e[:-1].to_numpy(), [4.0, 1.0])
+
+
+def test_requests_name_their_session():
+    frame = run(CHATS)
+    assert list(frame.columns[:2]) == ["request_id", "session"]
+    assert (frame.session == frame.request_id.str.replace(r"-turn-\d+$", "", regex=True)).all()
+
+
+def test_rows_of_a_trace_name_their_session_where_they_have_one(tmp_path):
+    rows = [
+        {"chat_id": 7, "parent_chat_id": -1, "timestamp": 0.0, "hash_ids": [1]},
+        {"chat_id": 8, "parent_chat_id": 7, "timestamp": 1.0, "hash_ids": [1]},
+    ]
+    rest = {"input_length": 16, "output_length": 2, "turn": 1, "type": "text"}
+    for name, drop in (("chats", ()), ("plain", ("chat_id", "parent_chat_id"))):
+        kept = [{k: v for k, v in (row | rest).items() if k not in drop} for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    chats, plain = (run({"type": "trace", "path": str(tmp_path / f"{n}.jsonl")}) for n in ("chats", "plain"))
+    assert chats.session.tolist() == ["7", "7"]
+    assert "session" not in plain.columns

@@ -18,10 +18,12 @@ from kvsim.tokens import expand, first_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixHash(Policy):
-    """Hash of the first `prefix_token_count` tokens on the ring.
+    """The head of the prompt falls on a target of a hash ring.
 
-    A target with more than `load_factor` times the mean number of requests in flight (the new one counted)
-    yields to the first of the least busy ones among those that have not.
+    One that is too busy yields to the first of the least busy ones, unless that is too busy as well.
+
+    prefix_token_count: length of the head, tokens. load_factor: times the mean number of requests in flight,
+    the new one counted, are too many.
     """
 
     names: ClassVar[tuple[str, ...]] = ("prefix_hash",)

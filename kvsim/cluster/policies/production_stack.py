@@ -109,11 +109,11 @@ class _TrieChooser(CompiledChooser):
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixAware(Policy):
-    """Any of the targets that were sent the longest head of this prompt's text, which is then noted down.
+    """Any of the targets that were sent the longest head of this prompt's text; nothing is ever forgotten.
 
-    Text is compared in chunks of `chunk_size` characters, a short last one as it is; `chars_per_token`
-    characters stand for each token. Nothing is ever forgotten. A match of less than `prefix_min_match_length`
-    characters goes to the target with the lowest rate of requests in the last `request_stats_window` seconds.
+    prefix_min_match_length: a match of fewer characters goes to the target with the lowest rate of requests.
+    chunk_size: characters that are compared at a time, a short last chunk as it is. request_stats_window:
+    over which the rate is taken, seconds. chars_per_token: characters of a token.
     """
 
     names: ClassVar[tuple[str, ...]] = ("production_stack_prefixaware", "prefixaware")
@@ -135,10 +135,11 @@ class PrefixAware(Policy):
 
 @dataclass(frozen=True, kw_only=True)
 class KvAware(Policy):
-    """The first target that has any of this prompt, if no more than `kv_aware_threshold` tokens are missing.
+    """The first target that has any of this prompt, unless too much is missing; then as with `session`.
 
     What targets have is what KV events tell of their GPUs, in engine blocks (the original asks LMCache's
-    controller, in chunks of 256 tokens). Otherwise the session decides, as with `session`.
+    controller, in chunks of 256 tokens). kv_aware_threshold: more missing tokens are too much.
+    request_stats_window: over which the rate of requests is taken, seconds.
     """
 
     names: ClassVar[tuple[str, ...]] = ("production_stack_kvaware", "kvaware")

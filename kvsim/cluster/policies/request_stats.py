@@ -4,6 +4,8 @@ Source: vllm-project/production-stack `src/vllm_router/stats/request_stats.py` a
 `src/vllm_router/routers/routing_logic.py`. Rates of one window compare as numbers of requests do.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,12 +49,12 @@ def lowest_qps(rings):
     return best
 
 
-def new_times(num_targets: int) -> list[NDArray[np.generic]]:
+def new_times(num_targets: int) -> list[NDArray[Any]]:
     """Empty rings: times (n, some) and RING_DTYPE (n,)."""
     return [np.zeros((num_targets, 64)), np.zeros(num_targets, RING_DTYPE)]
 
 
-def larger_times(times: NDArray[np.float64], rings: NDArray[np.void]) -> list[NDArray[np.generic]]:
+def larger_times(times: NDArray[np.float64], rings: NDArray[np.void]) -> list[NDArray[Any]]:
     """The same rings with twice the room."""
     size = times.shape[1]
     new, moved = np.zeros((len(times), 2 * size)), rings.copy()

@@ -78,10 +78,10 @@ class RingChooser(Chooser):
 
 @dataclass(frozen=True, kw_only=True)
 class Session(Policy):
-    """production-stack's `session`: a session stays where its id falls on the ring.
+    """production-stack's `session`: a session stays where its id falls on a hash ring.
 
-    Requests without a session go to the target with the lowest rate of requests in the last
-    `request_stats_window` seconds; one that was never used comes first.
+    Requests without a session go to the target with the lowest rate of requests; one that was never used
+    comes first. request_stats_window: over which the rate is taken, seconds.
     """
 
     names: ClassVar[tuple[str, ...]] = ("session",)
@@ -114,7 +114,10 @@ class SessionChooser(RingChooser):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistentHashing(Policy):
-    """sglang's `consistent_hashing`: the routing key, here the session, on a ring; without one, anywhere."""
+    """sglang's `consistent_hashing`: a session stays where its id falls on a hash ring.
+
+    Requests without a session go anywhere.
+    """
 
     names: ClassVar[tuple[str, ...]] = ("consistent_hashing", "consistent_hash")
     blind: ClassVar[bool] = True

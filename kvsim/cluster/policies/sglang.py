@@ -20,12 +20,14 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CacheAware(Policy):
-    """The target that made the longest known head of the text, or the first of those with the least load.
+    """The target that was first sent the longest known head of the text, or the first of those with the least
+    load: if too little of the text is known, or if loads are uneven.
 
-    The second, if numbers of requests in flight differ by more than `balance_abs_threshold` and by a factor
-    of more than `balance_rel_threshold`, or if no more than `cache_threshold` of the text is known. Every
-    `eviction_interval_secs` (0: never), targets with more than `max_tree_size` characters lose their oldest
-    leaves. `chars_per_token` characters stand for each token.
+    cache_threshold: no more than this share of the text is too little. balance_abs_threshold,
+    balance_rel_threshold: loads, numbers of requests in flight, are uneven if the largest exceeds the
+    smallest by more than the one and by more than the factor of the other. eviction_interval_secs: between
+    two looks for targets with too much text, which lose what was sent longest ago; 0 for never.
+    max_tree_size: characters of a target that are not too much. chars_per_token: characters of a token.
     """
 
     names: ClassVar[tuple[str, ...]] = ("sglang_cache_aware", "cache_aware")
