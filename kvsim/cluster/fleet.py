@@ -33,12 +33,14 @@ from kvsim.cluster.serve import (
     CHOOSE,
     CLUSTER_DTYPE,
     COLLECT,
+    DONE,
     END_DTYPE,
     FULL_ENGINE,
     FULL_NOTES,
     FULL_ROUTER,
     ROUTE_DTYPE,
     ClusterState,
+    catch_up,
     serve,
 )
 from kvsim.engine.config import EngineConfig
@@ -291,14 +293,12 @@ class Fleet:
                 core, member = self.cores[s["member"][0]], self._state.members[s["member"][0]]
                 rows = self._windows[member["window_number"]].arrivals.rows
                 core.make_room(rows[core.place["next_row"][0] :][:1])
-            elif why == FULL_ROUTER:
-                self._grow(int(s["full_router"][0]))
-            elif why == FULL_NOTES:
-                self._grow_notes()
             elif why == COLLECT:
                 self.collect(int(s["member"][0]))
             elif why == CHOOSE:
                 self._ask()
+            elif why in (FULL_ROUTER, FULL_NOTES):
+                self._grow(why)
             else:
                 return why
 
@@ -307,13 +307,15 @@ class Fleet:
         self._collect(m)
         self._state.members["num_read"][m] = 0
 
-    def _grow(self, address: int) -> None:
-        if address == self.router.address:
-            self.router.grow()
+    def _grow(self, why: np.int64) -> None:
+        """Make larger what was too small to go on."""
+        if why == FULL_NOTES:
+            self._grow_notes()
             return
-        for replica in self.replicas:
-            if replica.balancer and replica.balancer.address == address:
-                replica.balancer.grow()
+        address = int(self._state.scalars["full_router"][0])
+        for router in (self.router, *(r.balancer for r in self.replicas if r.balancer)):
+            if router.address == address:
+                router.grow()
 
     def _grow_notes(self) -> None:
         state, s = self._state, self._state.scalars
@@ -349,10 +351,15 @@ class Fleet:
             s["num_ends"] = self._num_told = 0
 
     def close(self) -> None:
-        """At the end: those who reached an engine during a step that ends beyond the horizon wait there."""
+        """At the end: those who reached an engine during a step that ends beyond the horizon wait there.
+
+        What was published by then reaches the routers.
+        """
         horizon = float(self._state.scalars["horizon"][0])
         for core, member in zip(self.cores, self._state.members, strict=True):
             core.advance(horizon, 0, self._windows[member["window_number"]])
+        while (why := catch_up(address_of(self.words), horizon)) != DONE:
+            self._grow(why)
 
     # ------------------------------------------------------------ what has happened
 

@@ -16,7 +16,7 @@ from kvsim.cache.state import NONE
 from kvsim.cluster.booking import overlaps, room_to_send, send
 from kvsim.cluster.notes import MEMBER_DTYPE, NOTE_DTYPE, deliver, deliver_late, publish, scrape
 from kvsim.cluster.state import ASK, NO_ROOM, router_at
-from kvsim.compiled import compiled_entry, compiled_inline, compiled_once, compiled_part
+from kvsim.compiled import compiled, compiled_entry, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.handle import counters_at, log_at, window_at
 from kvsim.engine.state import PLACE_DTYPE
 from kvsim.engine.step import NO_ROOM as NO_ROOM_IN_ENGINE
@@ -365,7 +365,7 @@ def look(c, time):
 @compiled_inline
 def _next_scrape(interval, scraped, time):
     """The latest scrape at or before `time` that has not been made, or inf."""
-    if math.isinf(interval):
+    if math.isinf(interval) or math.isinf(time):
         return math.inf
     at = time if interval == 0.0 else math.floor(time / interval) * interval
     return at if at > scraped else math.inf
@@ -451,3 +451,9 @@ def serve(address, until, unused):
             return FULL_ROUTER
         if not hand_over(c, i, target, time):
             return FULL_ROUTER
+
+
+@compiled
+def catch_up(address, time):
+    """At the end of a run, the routers learn what has been published by `time`: DONE, or what is full."""
+    return look(cluster_at(address), time)

@@ -26,7 +26,6 @@ from kvsim.results import (
     replacing,
     summarize,
 )
-from kvsim.results.joined import joined
 from kvsim.sim.build import Cell, Scenario
 from kvsim.sim.cells import CellResult, Dealt, MapCells, deployment_of, facts_of, replica_stats
 from kvsim.sim.clock import wait_until

@@ -227,6 +227,10 @@ class SteppingFleet:
         key = mix64(np.uint64(number))
         drawn = float(mix64(np.uint64((self._loss_stream + int(key)) % (1 << 64)))) / float(1 << 64)
         member.num_messages += 1
+        if self.router.policy.reads_events:
+            counted = self.router.state.scalars
+            counted["num_messages"] += 1
+            counted["num_lost_messages"] += drawn < self._event_loss
         late, group = self._event_delay + member.replica.latency, member.core.config.index_group
         for row in rows:
             kind, uid = row["kind"], int(row["request"])
@@ -315,7 +319,8 @@ class SteppingFleet:
                     yield member.wake_up
                 continue
             yield from wait_until(env, end)
-            self._deliver(member, end)
+            if end <= self._horizon:
+                self._deliver(member, end)
             self._collect(member.number)
 
     def _let_in(self, member: _Member, now: float) -> None:
@@ -340,8 +345,9 @@ class SteppingFleet:
                 yield self._news | self.env.timeout(self._known_until - self.env.now)
 
     def close(self) -> None:
-        """Those who reached an engine during its last step wait there."""
+        """Those who reached an engine during its last step wait there; routers learn what was published."""
         for member in self._members:
+            self._deliver(member, self._horizon)
             now = float(member.core.place["now"][0])
             while member.inbox and member.inbox[0].rows["queued_time"][0] < self._horizon:
                 if member.inbox[0].rows["queued_time"][0] > now:
