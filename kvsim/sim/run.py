@@ -23,6 +23,7 @@ from kvsim.results import (
     StepLog,
     Tables,
     folder_name,
+    joined,
     replacing,
     summarize,
 )
