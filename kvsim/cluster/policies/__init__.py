@@ -1,4 +1,4 @@
-"""The routing policies by name: ours, and what the originals call them. Each is loaded when it is asked for."""
+"""The routing policies by name, ours and the originals'; each is loaded when it is asked for."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
