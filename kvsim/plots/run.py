@@ -41,9 +41,8 @@ class RunPlots:
     def memory(self, *, title: str | None = None, ax: Axes | None = None) -> Figure:
         """Where the bytes of one GPU go: weights, activation, graphs, KV cache; GiB (2^30) and tokens."""
         metrics = self._result.metrics
-        groups: dict[str, Any] = metrics.get("groups", {})
-        group = next(iter(groups.values()), {})  # of several the first
-        bar = bar_of_run(self._without_trace(), {**metrics, **group})
+        groups = [*metrics.get("groups", {}).values(), {}]
+        bar = bar_of_run(self._without_trace(), {**metrics, **groups[0]})  # of several the first
         return draw_memory(bar, ax, title)
 
     def timeseries(
