@@ -50,6 +50,7 @@ CLUSTER_DTYPE = np.dtype(
         ("in_flight", "i8"),
         ("freed_time", "f8"),  # when the latest of them ended
         ("decided", "i8"),  # target that Python chose for the next request, or NONE
+        ("asked_time", "f8"),  # when it is to choose, s
         ("member", "i8"),
         ("full_router", "i8"),
         ("scrape_interval", "f8"),  # s; 0: at each choice; inf: never
@@ -78,7 +79,8 @@ ARRIVAL_DTYPE = np.dtype(
         ("is_refused", "i8"),  # no engine takes it
         ("uid", "i8"),  # given when it sets out
         ("sent_time", "f8"),
-        ("member", "i8"),  # the engine that got it, or NONE
+        ("member", "i8"),  # the engine that got it, or NONE if that refused it:
+        ("refused_by", "i8"),  # the window of its kind, or NONE
     ]
 )
 
@@ -186,7 +188,9 @@ def hand_over(c, i, target, time):
     s["decided"][0] = NONE
     c.arrivals["uid"][i], c.arrivals["sent_time"][i] = uid, time
     c.arrivals["member"][i] = NONE
+    c.arrivals["refused_by"][i] = NONE
     if c.refusals[member["window_number"], i]:
+        c.arrivals["refused_by"][i] = member["window_number"]
         c.arrivals["sent_time"][i] = c.arrivals["time"][i]
         return True
     c.arrivals["member"][i] = m
@@ -226,6 +230,7 @@ def choose(c, i, time):
     router = router_at(s["router"][0])
     if router.scalars["reads_events"][0]:
         overlaps(router, i)
+    s["asked_time"][0] = time
     return ASK
 
 

@@ -107,6 +107,7 @@ class SteppingFleet:
         self._first_sent = 1
         self._ends: list[tuple[int, float, int, int, float]] = []
         self._names: dict[int, str] = {}
+        self._untold: list[tuple[float, int, int]] = []
         self._news: simpy.Event | None = None  # for `go_on`
         self._call: simpy.Event | None = None  # for the client
         kinds = [LOG_FIRST_TOKEN, LOG_FINISHED, *(_EVENTS if router.policy.reads_events else ())]
@@ -200,12 +201,19 @@ class SteppingFleet:
         for member in self._members:
             self._deliver(member, now)
         self._scrape(now)
+        self._tell_ends()
         if len(self.replicas) == 1:
             return 0
         chooser = self.router.chooser
         if isinstance(chooser, Chooser):
             return chooser.choose(pending.block[0], self.router.view(now, 0))
         return self.router.choose(0, now)
+
+    def _tell_ends(self) -> None:
+        chooser, untold, self._untold = self.router.chooser, sorted(self._untold), []
+        if isinstance(chooser, Chooser) and chooser.wants_ends:
+            for time, uid, target in untold:
+                chooser.ended(self._names[uid], target, time)
 
     def _tell_routers(self, pending: _Pending) -> None:
         routed = routed_of(pending.block)
@@ -266,8 +274,7 @@ class SteppingFleet:
         think_time = float(request["think_time"]) if in_full else math.inf
         num_outputs = int(request["num_tokens"] - request["num_prompt_tokens"])
         self._ends.append((uid, time, member.target, num_outputs, think_time))
-        if isinstance(self.router.chooser, Chooser) and self.router.chooser.wants_ends:
-            self.router.chooser.ended(self._names[uid], member.target, time)
+        self._untold.append((time, uid, member.target))
         if math.isfinite(think_time):
             _ring(self._news)
         _ring(self._call)
@@ -348,6 +355,8 @@ class SteppingFleet:
         """Those who reached an engine during its last step wait there; routers learn what was published."""
         for member in self._members:
             self._deliver(member, self._horizon)
+        self._tell_ends()
+        for member in self._members:
             now = float(member.core.place["now"][0])
             while member.inbox and member.inbox[0].rows["queued_time"][0] < self._horizon:
                 if member.inbox[0].rows["queued_time"][0] > now:
