@@ -389,7 +389,7 @@ def _due_scrape(interval, scraped):
 
 @compiled_inline
 def _is_busy(c):
-    for m in range(len(c.members)):
+    for m in range(len(c.members)):  # noqa: SIM110 compiled code has no generators
         if not c.members["is_idle"][m] or c.members["is_unread"][m]:
             return True
     return False

@@ -14,6 +14,7 @@ from kvsim.results.columns import (
     Column,
 )
 from kvsim.results.event_log import EventLog
+from kvsim.results.joining import joined
 from kvsim.results.log import RequestLog
 from kvsim.results.recorded import ManyRowsWarning, StepLog
 from kvsim.results.replicas import ReplicaStats, RouterStats
@@ -48,6 +49,7 @@ __all__ = [
     "StepLog",
     "Tables",
     "folder_name",
+    "joined",
     "replacing",
     "summarize",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from kvsim.results.words import milliseconds, percent
+from kvsim.results.words import milliseconds, percent, plan_notes
 
 HEADER = (
     "replica",
@@ -18,6 +18,7 @@ HEADER = (
 )
 MOST_ROWS = 16
 NUM_WORST = 4
+MOST_GROUPS = 4
 _WORDS = {
     "requests": "requests",
     "prompt_tokens": "prompt tokens",
@@ -51,6 +52,25 @@ def facts(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not metrics.get("replicas"):
         return []
     return [*_routers(metrics), ("Imbalance", _imbalance(metrics["imbalance"]))]
+
+
+def served(metrics: Mapping[str, Any]) -> str:
+    """Which models on which GPUs."""
+    groups = metrics.get("groups", {}).values() or [metrics]
+    models, gpus = (", ".join(dict.fromkeys(group[key] for group in groups)) for key in ("model", "gpu"))
+    return f"{models} on {gpus}"
+
+
+def group_notes(metrics: Mapping[str, Any]) -> list[str]:
+    """What is said of each group's engines, the first of many; nothing where there are no groups."""
+    groups = metrics.get("groups", {})
+    shown = [
+        f"{name}, {group['replicas']:,} on {group['gpu']}: {line}"
+        for name, group in list(groups.items())[:MOST_GROUPS]
+        for line in plan_notes(group)
+    ]
+    more = len(groups) - MOST_GROUPS
+    return [*shown, f"and {more:,} more groups"] if more > 0 else shown
 
 
 def table(metrics: Mapping[str, Any]) -> list[Row]:

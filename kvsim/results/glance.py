@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.results import cluster_glance
-from kvsim.results.words import gib, milliseconds, percent
+from kvsim.results.words import gib, milliseconds, percent, plan_notes
 
 LATENCIES = (
     ("TTFT", "vllm:time_to_first_token_seconds"),
@@ -68,15 +68,15 @@ def _aligned(rows: Sequence[Sequence[str]], first_width: int) -> list[str]:
 
 def title(metrics: Mapping[str, Any]) -> str:
     return (
-        f"{metrics['name']}: {metrics['model']} on {metrics['gpu']}, "
+        f"{metrics['name']}: {cluster_glance.served(metrics)}, "
         f"rules of vLLM {metrics['vllm_version']}, seed {metrics['seed']}"
     )
 
 
 def notes(metrics: Mapping[str, Any]) -> list[str]:
     """vLLM's capacity lines, and what the figures rest on."""
-    step_time = metrics["step_time"].rsplit(" (", 1)[0]  # without the sources
-    return [*metrics["capacity"]["lines"], step_time, *metrics.get("step_time_notes", ())]
+    lines = cluster_glance.group_notes(metrics) or plan_notes(metrics)
+    return [*lines, *metrics.get("step_time_notes", ())]
 
 
 def _requests(metrics: Mapping[str, Any]) -> str:
@@ -103,7 +103,8 @@ def _hit_rate(metrics: Mapping[str, Any]) -> str:
 def _usage(metrics: Mapping[str, Any]) -> str:
     usage = metrics["vllm:kv_cache_usage_perc"]
     size = metrics["capacity"].get("kv_cache_bytes")
-    pool = f", of {gib(size)} in {metrics['capacity']['num_gpu_blocks']:,} blocks" if size else ""
+    blocks = metrics["capacity"]["num_gpu_blocks"] if size else 0
+    pool = f", of {gib(size)} in {blocks:,} blocks" if size and len(metrics.get("groups", ())) < 2 else ""
     return f"{percent(usage['mean'])} mean, {percent(usage['peak'])} peak{pool}"
 
 

@@ -1,4 +1,7 @@
-"""Numbers in the units that a person reads: milliseconds, GiB, percent."""
+"""Numbers in the units that a person reads: milliseconds, GiB, percent; and what an engine is."""
+
+from collections.abc import Mapping
+from typing import Any
 
 GIB = 2**30
 
@@ -16,3 +19,8 @@ def percent(fraction: float | None) -> str:
     if fraction is None:
         return "-"
     return "<0.1%" if 0 < fraction < 0.0005 else f"{fraction:.1%}"
+
+
+def plan_notes(part: Mapping[str, Any]) -> list[str]:
+    """vLLM's capacity lines, and what step times rest on, of a summary or of a group in it."""
+    return [*part["capacity"]["lines"], part["step_time"].rsplit(" (", 1)[0]]  # without the sources

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kvsim.results import ReplicaStats, RouterStats, Sinks
-from kvsim.results.log import CHUNK_ROWS
+from kvsim.results import ReplicaStats, RouterStats
 from kvsim.sim.build import Cell, make_cores
 from kvsim.sim.deployment import Deployment, Seat
 from kvsim.sim.recorder import with_notes
@@ -111,52 +108,18 @@ def replica_stats(cell: Cell, stats: Sequence[dict[str, Any]]) -> list[ReplicaSt
     ]
 
 
-def joined(tables: Sequence[Sinks], num_engines: Sequence[int], sinks: Sinks) -> None:
-    """Write the tables of cells as those of one run.
-
-    Requests are in order of arrival, then of cells; instances are numbered through.
-    """
-    firsts = np.cumsum([0, *num_engines[:-1]])
-    parts = [_shifted(each.requests.read(), first) for each, first in zip(tables, firsts, strict=True)]
-    requests = pa.concat_tables(parts)
-    order = np.argsort(requests["arrival_time"].to_numpy(), kind="stable")
-    requests = requests.take(pa.array(order))
-    for at in range(0, max(len(requests), 1), CHUNK_ROWS):
-        sinks.requests.write(requests.slice(at, CHUNK_ROWS).combine_chunks())
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    first_rows = np.cumsum([0, *(len(part) for part in parts)])
-    for name in ("steps", "events"):
-        sink = getattr(sinks, name)
-        if sink is None:
-            continue
-        for cell, each in enumerate(tables):
-            table = _shifted(getattr(each, name).read(), firsts[cell])
-            if name == "events":
-                own = pa.array(places[first_rows[cell] : first_rows[cell + 1]])
-                at = table.schema.get_field_index("request")
-                table = table.set_column(at, table.schema.field(at), pc.take(own, table["request"]))
-            sink.write(table.combine_chunks())
-
-
-def _shifted(table: pa.Table, first: int) -> pa.Table:
-    """Instances numbered from `first`; -1 stays, which is none."""
-    at = table.schema.get_field_index("instance")
-    numbers = table["instance"].to_numpy()
-    shifted = np.where(numbers < 0, numbers, numbers + first).astype(np.int32)
-    return table.set_column(at, table.schema.field(at), pa.array(shifted))
-
-
-def facts_of(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The parts ``capacity`` and ``step_time`` of a summary, and ``groups`` if there are several."""
+def facts_of(cells: Sequence[Cell], *, named: bool) -> dict[str, Any]:
+    """The parts ``capacity`` and ``step_time`` of a summary, and ``groups`` if the scenario names them."""
     groups = [group for cell in cells for group in cell.groups]
     head = {"capacity": groups[0].plan.capacity, "step_time": groups[0].plan.cost.description}
-    if len(groups) == 1:
+    if not named:
         return head
     told = {
         group.name: {
             "router": cell.name,
             "replicas": group.replicas,
+            "model": group.plan.cost.model.name,
+            "gpu": group.plan.cost.gpu.name,
             "capacity": group.plan.capacity,
             "step_time": group.plan.cost.description,
         }

@@ -23,11 +23,12 @@ from kvsim.results import (
     StepLog,
     Tables,
     folder_name,
+    joined,
     replacing,
     summarize,
 )
 from kvsim.sim.build import Cell, Scenario
-from kvsim.sim.cells import CellResult, Dealt, MapCells, deployment_of, facts_of, joined, replica_stats
+from kvsim.sim.cells import CellResult, Dealt, MapCells, deployment_of, facts_of, replica_stats
 from kvsim.sim.clock import wait_until
 from kvsim.sim.deployment import Deployment
 from kvsim.sim.instance import Instance
@@ -276,7 +277,7 @@ def run_scenario(
         "model": scenario.model,
         "gpu": scenario.gpu,
         "seed": scenario.seed,
-        **facts_of(cells),
+        **facts_of(cells, named=not scenario.cluster.is_short),
         "simulated_seconds": max(result.simulated_seconds for result in results),
     }
     metrics = summarize(

@@ -214,3 +214,27 @@ def test_replicas_that_served_nothing() -> None:
     text = glance.text(summary)
     assert "nothing was served" in text
     assert [row[0] for row in cluster_glance.table(summary)] == ["replica", "h100-0", "h100-1", "all"]
+
+
+def grouped(count: int) -> dict:
+    """A cluster of groups, of one replica each, every other one on a card of its own kind."""
+    plan = {"capacity": HEAD["capacity"], "step_time": "Step times: made up (a source)"}
+    groups = {
+        f"g{i}": {"router": "front", "replicas": 1, "model": "some-model", "gpu": f"gpu-{i % 2}", **plan}
+        for i in range(count)
+    }
+    return clustered(count) | {"groups": groups}
+
+
+def test_groups_are_told_apart() -> None:
+    lines = glance.text(grouped(2)).splitlines()
+    assert lines[0] == "tiny: some-model on gpu-0, gpu-1, rules of vLLM 0.33, seed 0"
+    assert lines[1:5] == [
+        "g0, 1 on gpu-0: GPU KV cache size: 1,584 tokens",
+        "g0, 1 on gpu-0: Step times: made up",
+        "g1, 1 on gpu-1: GPU KV cache size: 1,584 tokens",
+        "g1, 1 on gpu-1: Step times: made up",
+    ]
+    usage = next(line for line in lines if line.startswith("KV cache usage"))
+    assert "blocks" not in usage  # each group has a pool of its own size
+    assert glance.notes(grouped(6))[-1] == "and 2 more groups"
