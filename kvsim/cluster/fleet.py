@@ -151,7 +151,7 @@ class Fleet:
         s["rank_interval"] = math.inf if inside is None else inside
         s["scraped_time"] = s["rank_scraped_time"] = -math.inf
         is_told = isinstance(router.chooser, Chooser) and router.chooser.wants_ends
-        s["wants_ends"] = has_follow_ups or is_told
+        s["wants_ends"], s["has_follow_ups"] = has_follow_ups or is_told, has_follow_ups
         s["first_spare_note"] = NONE
         s["event_delay"], s["event_loss"] = event_delay, event_loss
         s["loss_stream"] = stream_key(seed, "lost events", router.name)

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from kvsim.addresses import array_at, call_choice, call_stretch, rows_at, words_at
 from kvsim.cache.state import NONE
 from kvsim.cluster.booking import overlaps, room_to_send, send
-from kvsim.cluster.notes import MEMBER_DTYPE, NOTE_DTYPE, deliver, deliver_late, publish, scrape
+from kvsim.cluster.notes import (
+    MEMBER_DTYPE,
+    NOTE_DTYPE,
+    deliver,
+    deliver_late,
+    latest_tick_inline,
+    publish,
+    scrape,
+)
 from kvsim.cluster.state import ASK, NO_ROOM, router_at
 from kvsim.compiled import compiled, compiled_entry, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.handle import counters_at, log_at, window_at
@@ -58,8 +66,9 @@ CLUSTER_DTYPE = np.dtype(
         ("rank_interval", "f8"),  # the same for the routers inside of replicas
         ("rank_scraped_time", "f8"),
         ("wants_ends", "i8"),
+        ("has_follow_ups", "i8"),
         ("num_ends", "i8"),
-        ("follow_up_due", "f8"),
+        ("follow_up_due", "f8"),  # or when a request was refused that other engines take
         ("first_spare_note", "i8"),
         ("end_of_notes", "i8"),
         ("event_delay", "f8"),
@@ -191,7 +200,8 @@ def hand_over(c, i, target, time):
     c.arrivals["refused_by"][i] = NONE
     if c.refusals[member["window_number"], i]:
         c.arrivals["refused_by"][i] = member["window_number"]
-        c.arrivals["sent_time"][i] = c.arrivals["time"][i]
+        if s["has_follow_ups"][0] and not c.arrivals["is_refused"][i]:
+            s["follow_up_due"][0] = min(s["follow_up_due"][0], time)
         return True
     c.arrivals["member"][i] = m
     new, _, _ = window_at(member["window"])
@@ -372,7 +382,7 @@ def _next_scrape(interval, scraped, time):
     """The latest scrape at or before `time` that has not been made, or inf."""
     if math.isinf(interval) or math.isinf(time):
         return math.inf
-    at = time if interval == 0.0 else math.floor(time / interval) * interval
+    at = time if interval == 0.0 else latest_tick_inline(interval, time)
     return at if at > scraped else math.inf
 
 

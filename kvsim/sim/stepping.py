@@ -26,6 +26,7 @@ from kvsim.cache.state import (
     log_of,
 )
 from kvsim.cluster.fleet import Replica, Sent
+from kvsim.cluster.notes import latest_tick
 from kvsim.cluster.policy import Chooser
 from kvsim.cluster.roster import add_hashes, routed_of
 from kvsim.cluster.router import Router
@@ -108,6 +109,7 @@ class SteppingFleet:
         self._ends: list[tuple[int, float, int, int, float]] = []
         self._names: dict[int, str] = {}
         self._untold: list[tuple[float, int, int]] = []
+        self._has_follow_ups, self._was_refused = has_follow_ups, False
         self._news: simpy.Event | None = None  # for `go_on`
         self._call: simpy.Event | None = None  # for the client
         kinds = [LOG_FIRST_TOKEN, LOG_FINISHED, *(_EVENTS if router.policy.reads_events else ())]
@@ -172,8 +174,11 @@ class SteppingFleet:
         member = next(m for m in self._members if (m.target, m.rank) == (target, rank))
         self._next_uid += 1
         reason = pending.reasons[member.kind]
-        self._sent.append((pending, pending.time if reason else now, reason))
+        self._sent.append((pending, now, reason))
         if reason:
+            if self._has_follow_ups and None in pending.reasons:
+                self._was_refused = True
+                _ring(self._news)
             return
         self._in_flight += 1
         self._names[uid] = pending.block.request_ids[0]
@@ -281,7 +286,7 @@ class SteppingFleet:
 
     def _scrape(self, now: float) -> None:
         if self._interval is not None:
-            at = now if self._interval == 0 else math.floor(now / self._interval) * self._interval
+            at = now if self._interval == 0 else latest_tick(self._interval, now)
             for target in range(len(self.replicas)):
                 seen = [_metrics_at(m, at) for m in self._members if m.target == target]
                 usage = sum(each[2] / len(seen) for each in seen)
@@ -292,7 +297,7 @@ class SteppingFleet:
             balancer = member.replica.balancer
             if balancer:
                 interval = balancer.policy.scrapes_every or 0.1
-                at = math.floor(now / interval) * interval
+                at = latest_tick(interval, now)
                 balancer.snapshot(member.rank, at, *_metrics_at(member, at))
 
     # ------------------------------------------------------------ engines
@@ -341,7 +346,7 @@ class SteppingFleet:
     def go_on(self) -> Generator[simpy.Event, None, np.int64]:
         """Process: until follow-ups may be due, or the next requests must be known."""
         while True:
-            if any(math.isfinite(each[4]) for each in self._ends):
+            if self._was_refused or any(math.isfinite(each[4]) for each in self._ends):
                 return FOLLOW_UPS
             if self.env.now >= self._known_until:
                 return MORE
@@ -380,7 +385,7 @@ class SteppingFleet:
 
     def take_ends(self) -> NDArray[np.void]:
         ends = np.array(self._ends, END_DTYPE)
-        self._ends = []
+        self._ends, self._was_refused = [], False
         return ends
 
 
