@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from kvsim import compiled
@@ -12,8 +13,9 @@ from kvsim.cli.progress import progress
 from kvsim.errors import KvsimError
 from kvsim.report import print_summary
 from kvsim.results import RunResult
-from kvsim.scenario import Override, RecordSection, SloSection, load_scenario
+from kvsim.scenario import Override, RecordSection, Scenario, SloSection, load_scenario
 from kvsim.sim import run_to_folder
+from kvsim.sim.cells import MapCells
 
 MILLISECONDS = 1e3
 
@@ -43,12 +45,10 @@ def run_command(
         return compare_command(
             scenario, compare_routers, record, results_dir, workers=workers, ray=ray, quiet=quiet
         )
-    from kvsim.sweep.cells import cells_on
-
     showing = progress(quiet, cold=not compiled.is_warm())
     with (
         placed(scenario, file, overrides),
-        cells_on(scenario, workers, ray) as map_cells,
+        _cells_on(scenario, workers, ray) as map_cells,
         showing as on_progress,
     ):
         result, folder = run_to_folder(scenario, results_dir, on_progress, map_cells)
@@ -58,6 +58,15 @@ def run_command(
     except OutputError as error:
         raise OutputError(f"{error}; {interrupts.outcome}" if str(error) else "") from None
     return 0
+
+
+def _cells_on(scenario: Scenario, workers: int | None, ray: str | None) -> AbstractContextManager[MapCells]:
+    """Workers for several cells; none are needed for a single one."""
+    if len(scenario.cluster.routers) < 2:
+        return nullcontext(map)
+    from kvsim.sweep.cells import cells_on  # loads what sweeps need
+
+    return cells_on(scenario, workers, ray)
 
 
 def recorded(table: str) -> Override:

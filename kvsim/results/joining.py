@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvsim.results.log import CHUNK_ROWS
 from kvsim.results.sinks import Sinks
@@ -34,7 +33,9 @@ def joined(tables: Sequence[Sinks], num_engines: Sequence[int], sinks: Sinks) ->
             if name == "events":
                 own = pa.array(places[first_rows[cell] : first_rows[cell + 1]])
                 at = table.schema.get_field_index("request")
-                table = table.set_column(at, table.schema.field(at), pc.take(own, table["request"]))
+                table = table.set_column(
+                    at, table.schema.field(at), own.take(table["request"].combine_chunks())
+                )
             sink.write(table.combine_chunks())
 
 

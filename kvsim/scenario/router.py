@@ -17,7 +17,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from kvsim.cluster.policies import POLICIES
+from kvsim.cluster.policies import OWN_NAMES, POLICIES
 from kvsim.cluster.policy import Policy
 from kvsim.errors import KvsimError
 from kvsim.gpu.catalog import is_file
@@ -145,10 +145,10 @@ def _checked(keys: BaseModel, built: Policy, **of_policy: Any) -> RouterSection:
 
 def _kind_of(name: str) -> type[Policy]:
     """By kvsim's name or an original's; raises ValueError that lists the known ones."""
-    spelled = {_spelled(each): kind for kind in policy_types() for each in kind.names}
-    kind = spelled.get(_spelled(name))
-    if kind is not None:
-        return kind
+    spelled = {_spelled(each): each for each in POLICIES}
+    known = spelled.get(_spelled(name))
+    if known is not None:
+        return POLICIES[known]
     near = difflib.get_close_matches(_spelled(name), spelled, n=1, cutoff=0.6)
     meant = f"did you mean {near[0]}? One" if near else "one"
     raise _PolicyError(f"{shown(name)} is not known; {meant} of {_choices()}")
@@ -161,7 +161,7 @@ def policy_types() -> list[type[Policy]]:
 
 def policy_names() -> list[str]:
     """kvsim's own, without what the originals say."""
-    return [kind.names[0] for kind in policy_types()]
+    return list(OWN_NAMES)
 
 
 def _choices() -> str:

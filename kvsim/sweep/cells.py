@@ -12,15 +12,12 @@ from kvsim.sweep.pools import Pool, local_pool, lost_worker, num_cores, worthwhi
 
 @contextmanager
 def cells_on(scenario: Scenario, workers: int | None = None, ray: str | None = None) -> Iterator[MapCells]:
-    """Workers for the cells of a scenario, ended with the block; this process alone for a single cell.
+    """Workers for the cells of a scenario, ended with the block.
 
     workers: processes; None for one for each core if that is quicker. ray: "local", or HOST:PORT.
     Raises `PoolError` where workers cannot be had or are lost.
     """
-    num_cells = len(scenario.cluster.routers) or 1
-    if num_cells == 1:
-        yield map
-        return
+    num_cells = len(scenario.cluster.routers)
     with closing(_pool(scenario, num_cells, workers, ray)) as pool:
         pool.warm_up(scenario)
         yield _mapped(pool)

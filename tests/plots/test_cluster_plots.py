@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from clusters import ROUTER, comparison, replica, summary
+from made_clusters import ROUTER, comparison, replica, summary
 from plotted import axes_of, says
 
 from kvsim.errors import KvsimError

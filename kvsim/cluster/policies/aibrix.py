@@ -176,6 +176,3 @@ class AibrixPrefixCache(Policy):
         )
         row = self.imbalance_abs, factor, self.stddev_factor, self.prefix_cache_block_number, ttl, interval
         return _TableChooser(_choose, [np.array([row], PARAMETERS), *new_recency(1)])
-
-
-FAMILY = (AibrixPrefixCache,)

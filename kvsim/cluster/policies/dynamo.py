@@ -176,6 +176,3 @@ class DynamoKv(Policy):
         if self.use_kv_events:
             return CompiledChooser(_choose_from_events, arrays)
         return _HistoryChooser(_choose_from_history, [*arrays, *new_recency(router.num_targets)])
-
-
-FAMILY = (DynamoKv,)

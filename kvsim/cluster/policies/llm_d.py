@@ -267,6 +267,3 @@ class LlmD(Policy):
         guesses = [new_table(1024, num_words(n)), np.zeros(1, FILL_DTYPE)]
         queue = [np.zeros(1, QUEUE_DTYPE), np.zeros(1024, GUESS_DTYPE)]
         return _GuessChooser(_choose_from_events_and_guesses, [*arrays, *guesses, *queue])
-
-
-FAMILY = (LlmD,)

@@ -35,6 +35,3 @@ class LongestPrefix(Policy):
 
     def start(self, router: object) -> CompiledChooser:
         return CompiledChooser(_choose, [])
-
-
-FAMILY = (LongestPrefix,)

@@ -55,6 +55,3 @@ class MooncakeConductor(Policy):
 
     def start(self, router: Any) -> CompiledChooser:
         return CompiledChooser(_choose, [np.array([self.prefill_tokens_per_second])])
-
-
-FAMILY = (MooncakeConductor,)

@@ -90,6 +90,3 @@ class PowerOfTwo(Policy):
 
     def start(self, router: object) -> CompiledChooser:
         return CompiledChooser(_choose_of_two, [])
-
-
-FAMILY = (RandomChoice, RoundRobin, PowerOfTwo, LeastRequest)

@@ -51,6 +51,3 @@ class PrefixHashChooser(RingChooser):
             return preferred
         least = min(loads)
         return int(loads.index(least)) if least <= limit else preferred
-
-
-FAMILY = (PrefixHash,)

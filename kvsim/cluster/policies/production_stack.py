@@ -175,6 +175,3 @@ class KvAwareChooser(Chooser):
             return None
         matched = overlaps[target] * int(view.targets["block_size"][target])
         return target if matched >= request.num_prompt_tokens - self._threshold else None
-
-
-FAMILY = (SortedRoundRobin, PrefixAware, KvAware)

@@ -133,6 +133,3 @@ class ConsistentHashingChooser(RingChooser):
         if not request.session:
             return int(view.draw(len(view.names)))
         return self.on_ring(request.session, view)
-
-
-FAMILY = (Session, ConsistentHashing)

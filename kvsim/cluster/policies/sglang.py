@@ -90,6 +90,3 @@ class CacheAwareChooser(Chooser):
         interval = self._policy.eviction_interval_secs
         self._next_eviction = (now // interval + 1) * interval
         tree.evict(self._policy.max_tree_size // self._policy.chars_per_token)
-
-
-FAMILY = (CacheAware,)

@@ -85,6 +85,3 @@ class VllmDp(Policy):
         starts = np.array([n * index // self.client_count for index in indices], np.int64)
         waiting = np.zeros((len(starts), n), np.int64)
         return CompiledChooser(_choose, [np.array([(self.client_count, -math.inf)], SCALE), starts, waiting])
-
-
-FAMILY = (VllmDp,)

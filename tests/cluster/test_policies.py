@@ -77,3 +77,8 @@ def test_choices_do_not_depend_on_the_hash_seed():
         for seed in ("1", "2")
     }
     assert len(seen) == 1
+
+
+def test_the_catalog_has_the_names_that_policies_have() -> None:
+    for policy in CLASSES:
+        assert tuple(name for name, kind in POLICIES.items() if kind is policy) == policy.names
