@@ -119,7 +119,8 @@ class Fleet:
         self._roster = Roster()
         self._taken = 0  # position in the window up to which `take_sent` has told
         self._names: dict[int, str] = {}  # uid -> request id, for a policy that wants to know ends
-        self._num_named = self._num_told = 0  # of the window, of `ends`
+        self._num_named = self._num_heard = 0  # of the window, of `ends`
+        self._untold: list[tuple[float, int, int]] = []  # time, uid and target of ends
         policy = router.policy
         balanced = any(replica.balancer for replica in replicas)
         self._state = ClusterState(
@@ -150,7 +151,7 @@ class Fleet:
         s["rank_interval"] = math.inf if inside is None else inside
         s["scraped_time"] = s["rank_scraped_time"] = -math.inf
         is_told = isinstance(router.chooser, Chooser) and router.chooser.wants_ends
-        s["wants_ends"] = has_follow_ups or is_told
+        s["wants_ends"], s["has_follow_ups"] = has_follow_ups or is_told, has_follow_ups
         s["first_spare_note"] = NONE
         s["event_delay"], s["event_loss"] = event_delay, event_loss
         s["loss_stream"] = stream_key(seed, "lost events", router.name)
@@ -330,13 +331,12 @@ class Fleet:
         """Let a policy in Python choose for the next request."""
         s, chooser = self._state.scalars, self.router.chooser
         assert isinstance(chooser, Chooser)
-        i = int(self._state.order[s["position"][0]])
-        time = max(float(self._state.arrivals["time"][i]), float(s["latest_time"][0]))
-        self._tell_ends()
+        i, time = int(self._state.order[s["position"][0]]), float(s["asked_time"][0])
+        self._tell_ends(chooser)
         s["decided"] = chooser.choose(self._roster.request(i), self.router.view(time, i))
 
-    def _tell_ends(self) -> None:
-        """A policy that wants to know of ends does."""
+    def _hear_of_ends(self) -> None:
+        """Keep for a policy that wants to know of ends what is about to be forgotten here."""
         s, chooser = self._state.scalars, self.router.chooser
         if not isinstance(chooser, Chooser) or not chooser.wants_ends:
             return
@@ -344,11 +344,18 @@ class Fleet:
         uids = self._state.arrivals["uid"][rows].tolist()
         self._names.update(zip(uids, self._roster.request_ids(rows), strict=True))
         self._num_named = int(s["position"][0])
-        for end in self._state.ends[self._num_told : s["num_ends"][0]]:
-            chooser.ended(self._names.pop(int(end["uid"])), int(end["target"]), float(end["time"]))
-        self._num_told = int(s["num_ends"][0])
+        ends = self._state.ends[self._num_heard : s["num_ends"][0]]
+        self._untold += zip(ends["time"].tolist(), ends["uid"].tolist(), ends["target"].tolist(), strict=True)
+        self._num_heard = int(s["num_ends"][0])
         if math.isinf(s["follow_up_due"][0]):
-            s["num_ends"] = self._num_told = 0
+            s["num_ends"] = self._num_heard = 0
+
+    def _tell_ends(self, chooser: Chooser) -> None:
+        """Such a policy hears of them in their order, when no earlier one can be unknown: at a choice."""
+        self._hear_of_ends()
+        for time, uid, target in sorted(self._untold):
+            chooser.ended(self._names.pop(uid), target, time)
+        self._untold = []
 
     def close(self) -> None:
         """At the end: those who reached an engine during a step that ends beyond the horizon wait there.
@@ -360,33 +367,35 @@ class Fleet:
             core.advance(horizon, 0, self._windows[member["window_number"]])
         while (why := catch_up(address_of(self.words), horizon)) != DONE:
             self._grow(why)
+        if isinstance(self.router.chooser, Chooser):
+            self._tell_ends(self.router.chooser)
 
     # ------------------------------------------------------------ what has happened
 
     def take_sent(self) -> Sent:
         """Requests that have set out since the last call; needed before `extend`."""
         state, s = self._state, self._state.scalars[0]
-        self._tell_ends()
+        self._hear_of_ends()
         rows, self._taken = state.order[self._taken : s["position"]], int(s["position"])
         arrivals = state.arrivals[rows]
-        refused = np.flatnonzero(arrivals["member"] == NONE).tolist()
+        refused = np.flatnonzero(arrivals["refused_by"] != NONE).tolist()
         return Sent(
             first_uid=int(arrivals["uid"][0]) if len(rows) else int(s["next_uid"]),
             request_ids=self._roster.request_ids(rows),
             times=arrivals["sent_time"],
             num_prompt_tokens=self._windows[0].arrivals.rows["num_prompt_tokens"][rows],
-            reasons={k: self._roster.reason(int(rows[k])) for k in refused},
+            reasons={k: self._roster.reason(int(arrivals["refused_by"][k]), int(rows[k])) for k in refused},
             follow_ups=self._roster.column("follow_ups", rows),
             sessions=self._roster.column("sessions", rows),
         )
 
     def take_ends(self) -> NDArray[np.void]:
         """END_DTYPE rows of the requests that have ended since the last call, if anybody wants to know."""
-        self._tell_ends()
+        self._hear_of_ends()
         s = self._state.scalars
         ends = self._state.ends[: s["num_ends"][0]].copy()
         s["num_ends"], s["follow_up_due"] = 0, math.inf
-        self._num_told = 0
+        self._num_heard = 0
         return ends
 
 

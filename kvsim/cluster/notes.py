@@ -68,6 +68,19 @@ _DONE, _FULL_ROUTER, _FULL_NOTES = np.int64(0), np.int64(5), np.int64(6)  # as i
 _FULL_SCALE = float(1 << 64)
 
 
+def latest_tick(interval, time):
+    """The last multiple of `interval` that is not after `time`: when metrics were scraped, seconds."""
+    number = math.floor(time / interval)
+    if number * interval > time:  # the quotient was rounded up
+        number -= 1
+    elif (number + 1) * interval <= time:
+        number += 1
+    return number * interval
+
+
+latest_tick_inline = compiled_inline(latest_tick)
+
+
 @compiled_part
 def publish(c, m, now):
     """An engine's step has ended at `now`."""

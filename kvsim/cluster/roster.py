@@ -41,9 +41,9 @@ class Roster:
         """Engines of a kind refuse a request."""
         self._reasons[kind, row] = reason
 
-    def reason(self, row: int) -> str:
-        """Why a request was refused: what the first kind of engines that refuses it says."""
-        return next(text for (_, refused), text in sorted(self._reasons.items()) if refused == row)
+    def reason(self, kind: int, row: int) -> str:
+        """Why engines of a kind refuse a request."""
+        return self._reasons[kind, row]
 
     def request(self, row: int) -> Any:
         """A request of the window (`kvsim.workload.Request`)."""

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from kvsim.addresses import array_at, call_choice, call_stretch, rows_at, words_at
 from kvsim.cache.state import NONE
 from kvsim.cluster.booking import overlaps, room_to_send, send
-from kvsim.cluster.notes import MEMBER_DTYPE, NOTE_DTYPE, deliver, deliver_late, publish, scrape
+from kvsim.cluster.notes import (
+    MEMBER_DTYPE,
+    NOTE_DTYPE,
+    deliver,
+    deliver_late,
+    latest_tick_inline,
+    publish,
+    scrape,
+)
 from kvsim.cluster.state import ASK, NO_ROOM, router_at
 from kvsim.compiled import compiled, compiled_entry, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.handle import counters_at, log_at, window_at
@@ -50,6 +58,7 @@ CLUSTER_DTYPE = np.dtype(
         ("in_flight", "i8"),
         ("freed_time", "f8"),  # when the latest of them ended
         ("decided", "i8"),  # target that Python chose for the next request, or NONE
+        ("asked_time", "f8"),  # when it is to choose, s
         ("member", "i8"),
         ("full_router", "i8"),
         ("scrape_interval", "f8"),  # s; 0: at each choice; inf: never
@@ -57,8 +66,9 @@ CLUSTER_DTYPE = np.dtype(
         ("rank_interval", "f8"),  # the same for the routers inside of replicas
         ("rank_scraped_time", "f8"),
         ("wants_ends", "i8"),
+        ("has_follow_ups", "i8"),
         ("num_ends", "i8"),
-        ("follow_up_due", "f8"),
+        ("follow_up_due", "f8"),  # or when a request was refused that other engines take
         ("first_spare_note", "i8"),
         ("end_of_notes", "i8"),
         ("event_delay", "f8"),
@@ -78,7 +88,8 @@ ARRIVAL_DTYPE = np.dtype(
         ("is_refused", "i8"),  # no engine takes it
         ("uid", "i8"),  # given when it sets out
         ("sent_time", "f8"),
-        ("member", "i8"),  # the engine that got it, or NONE
+        ("member", "i8"),  # the engine that got it, or NONE if that refused it:
+        ("refused_by", "i8"),  # the window of its kind, or NONE
     ]
 )
 
@@ -186,8 +197,11 @@ def hand_over(c, i, target, time):
     s["decided"][0] = NONE
     c.arrivals["uid"][i], c.arrivals["sent_time"][i] = uid, time
     c.arrivals["member"][i] = NONE
+    c.arrivals["refused_by"][i] = NONE
     if c.refusals[member["window_number"], i]:
-        c.arrivals["sent_time"][i] = c.arrivals["time"][i]
+        c.arrivals["refused_by"][i] = member["window_number"]
+        if s["has_follow_ups"][0] and not c.arrivals["is_refused"][i]:
+            s["follow_up_due"][0] = min(s["follow_up_due"][0], time)
         return True
     c.arrivals["member"][i] = m
     new, _, _ = window_at(member["window"])
@@ -226,6 +240,7 @@ def choose(c, i, time):
     router = router_at(s["router"][0])
     if router.scalars["reads_events"][0]:
         overlaps(router, i)
+    s["asked_time"][0] = time
     return ASK
 
 
@@ -367,7 +382,7 @@ def _next_scrape(interval, scraped, time):
     """The latest scrape at or before `time` that has not been made, or inf."""
     if math.isinf(interval) or math.isinf(time):
         return math.inf
-    at = time if interval == 0.0 else math.floor(time / interval) * interval
+    at = time if interval == 0.0 else latest_tick_inline(interval, time)
     return at if at > scraped else math.inf
 
 

@@ -137,7 +137,8 @@ class Simulation:
         router = self._fleet.router
         counted = router.state.scalars[0]
         messages = {name: int(counted[name]) for name in ("num_messages", "num_lost_messages")}
-        return RouterStats(router.name, router.policy.names[0], messages if counted["reads_events"] else {})
+        listens = counted["reads_events"] and router.num_targets > 1
+        return RouterStats(router.name, router.policy.names[0], messages if listens else {})
 
     # ------------------------------------------------------------ requests
 

@@ -26,6 +26,7 @@ from kvsim.cache.state import (
     log_of,
 )
 from kvsim.cluster.fleet import Replica, Sent
+from kvsim.cluster.notes import latest_tick
 from kvsim.cluster.policy import Chooser
 from kvsim.cluster.roster import add_hashes, routed_of
 from kvsim.cluster.router import Router
@@ -107,6 +108,8 @@ class SteppingFleet:
         self._first_sent = 1
         self._ends: list[tuple[int, float, int, int, float]] = []
         self._names: dict[int, str] = {}
+        self._untold: list[tuple[float, int, int]] = []
+        self._has_follow_ups, self._was_refused = has_follow_ups, False
         self._news: simpy.Event | None = None  # for `go_on`
         self._call: simpy.Event | None = None  # for the client
         kinds = [LOG_FIRST_TOKEN, LOG_FINISHED, *(_EVENTS if router.policy.reads_events else ())]
@@ -171,8 +174,11 @@ class SteppingFleet:
         member = next(m for m in self._members if (m.target, m.rank) == (target, rank))
         self._next_uid += 1
         reason = pending.reasons[member.kind]
-        self._sent.append((pending, pending.time if reason else now, reason))
+        self._sent.append((pending, now, reason))
         if reason:
+            if self._has_follow_ups and None in pending.reasons:
+                self._was_refused = True
+                _ring(self._news)
             return
         self._in_flight += 1
         self._names[uid] = pending.block.request_ids[0]
@@ -200,12 +206,19 @@ class SteppingFleet:
         for member in self._members:
             self._deliver(member, now)
         self._scrape(now)
+        self._tell_ends()
         if len(self.replicas) == 1:
             return 0
         chooser = self.router.chooser
         if isinstance(chooser, Chooser):
             return chooser.choose(pending.block[0], self.router.view(now, 0))
         return self.router.choose(0, now)
+
+    def _tell_ends(self) -> None:
+        chooser, untold, self._untold = self.router.chooser, sorted(self._untold), []
+        if isinstance(chooser, Chooser) and chooser.wants_ends:
+            for time, uid, target in untold:
+                chooser.ended(self._names[uid], target, time)
 
     def _tell_routers(self, pending: _Pending) -> None:
         routed = routed_of(pending.block)
@@ -266,15 +279,14 @@ class SteppingFleet:
         think_time = float(request["think_time"]) if in_full else math.inf
         num_outputs = int(request["num_tokens"] - request["num_prompt_tokens"])
         self._ends.append((uid, time, member.target, num_outputs, think_time))
-        if isinstance(self.router.chooser, Chooser) and self.router.chooser.wants_ends:
-            self.router.chooser.ended(self._names[uid], member.target, time)
+        self._untold.append((time, uid, member.target))
         if math.isfinite(think_time):
             _ring(self._news)
         _ring(self._call)
 
     def _scrape(self, now: float) -> None:
         if self._interval is not None:
-            at = now if self._interval == 0 else math.floor(now / self._interval) * self._interval
+            at = now if self._interval == 0 else latest_tick(self._interval, now)
             for target in range(len(self.replicas)):
                 seen = [_metrics_at(m, at) for m in self._members if m.target == target]
                 usage = sum(each[2] / len(seen) for each in seen)
@@ -285,7 +297,7 @@ class SteppingFleet:
             balancer = member.replica.balancer
             if balancer:
                 interval = balancer.policy.scrapes_every or 0.1
-                at = math.floor(now / interval) * interval
+                at = latest_tick(interval, now)
                 balancer.snapshot(member.rank, at, *_metrics_at(member, at))
 
     # ------------------------------------------------------------ engines
@@ -334,7 +346,7 @@ class SteppingFleet:
     def go_on(self) -> Generator[simpy.Event, None, np.int64]:
         """Process: until follow-ups may be due, or the next requests must be known."""
         while True:
-            if any(math.isfinite(each[4]) for each in self._ends):
+            if self._was_refused or any(math.isfinite(each[4]) for each in self._ends):
                 return FOLLOW_UPS
             if self.env.now >= self._known_until:
                 return MORE
@@ -348,6 +360,8 @@ class SteppingFleet:
         """Those who reached an engine during its last step wait there; routers learn what was published."""
         for member in self._members:
             self._deliver(member, self._horizon)
+        self._tell_ends()
+        for member in self._members:
             now = float(member.core.place["now"][0])
             while member.inbox and member.inbox[0].rows["queued_time"][0] < self._horizon:
                 if member.inbox[0].rows["queued_time"][0] > now:
@@ -371,7 +385,7 @@ class SteppingFleet:
 
     def take_ends(self) -> NDArray[np.void]:
         ends = np.array(self._ends, END_DTYPE)
-        self._ends = []
+        self._ends, self._was_refused = [], False
         return ends
 
 
