@@ -50,8 +50,8 @@ def rows_to_blocks(
     """The same in blocks, made as they are asked for."""
     outputs = stream_key(seed, "output")
     roots: dict[int | str, str] = {}
-    rows, first, latest = iter(rows), 0, -math.inf
-    while part := list(islice(rows, _BLOCK)):
+    first, latest = 0, -math.inf
+    for part in _parts(iter(rows)):
         n = len(part)
         # a row within the tolerance arrives with the one above
         times = np.maximum(np.maximum.accumulate([row.timestamp for row in part]), latest)
@@ -68,6 +68,21 @@ def rows_to_blocks(
             sessions=sessions if any(sessions) else None,
         )
         first, latest = first + n, float(times[-1])
+
+
+def _parts(rows: Iterator[TraceRow]) -> Iterator[list[TraceRow]]:
+    """Rows in lists; the good ones in front of a bad one come before its error is raised."""
+    while True:
+        part: list[TraceRow] = []
+        try:
+            part.extend(islice(rows, _BLOCK))
+        except KvsimError:
+            if part:
+                yield part
+            raise
+        if not part:
+            return
+        yield part
 
 
 def _session(row: TraceRow, roots: dict[int | str, str]) -> str | None:
