@@ -128,11 +128,11 @@ def _steps(took: Took) -> str:
 
 
 CLUSTER_JOBS: dict[str, Job] = {
-    "cluster-round-robin": made("cluster-round-robin", "round_robin", 0.0),
-    "cluster-kv": made("cluster-kv", "dynamo_kv", 0.5),
-    "cluster-trace-round-robin": replayed("cluster-trace-round-robin", "round_robin", ENGINE),
+    "cluster-made": made("cluster-made", "round_robin", 0.0),
+    "cluster-made-kv": made("cluster-made-kv", "dynamo_kv", 0.5),
+    "cluster-trace": replayed("cluster-trace", "round_robin", ENGINE),
     "cluster-trace-kv": replayed("cluster-trace-kv", "dynamo_kv", ENGINE),
-    "cluster-trace-64-round-robin": replayed("cluster-trace-64-round-robin", "round_robin", DYNAMOS_OWN),
+    "cluster-trace-64": replayed("cluster-trace-64", "round_robin", DYNAMOS_OWN),
     "cluster-trace-64-kv": replayed("cluster-trace-64-kv", "dynamo_kv", DYNAMOS_OWN),
     "cluster-hour": hour,
     "cluster-million": million,

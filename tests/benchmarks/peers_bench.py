@@ -26,7 +26,7 @@ from measure import FailedError, Python, kvsim_python
 from rich.console import Console
 from rows import Row, as_json, print_rows
 
-WIDTH = 172
+WIDTH = 184
 PACKAGES = ("numba", "numpy", "pyarrow", "simpy")
 
 
