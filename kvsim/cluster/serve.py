@@ -447,11 +447,13 @@ def serve(address, until, unused):
         if for_whom:
             scrape(c, stop, for_whom == 2)
             continue
-        if time > stop or stop >= s["horizon"][0]:
-            return FOLLOW_UPS if s["follow_up_due"][0] < s["horizon"][0] else DONE
-        why = look(c, time)
+        if stop >= s["horizon"][0]:
+            return DONE
+        why = look(c, stop)  # all that ends at one instant is told together
         if why != DONE:
             return why
+        if time > stop:
+            return FOLLOW_UPS
         if s["follow_up_due"][0] < time or next_time(c) != time:
             continue  # what it learned matters for what comes next
         i = c.order[s["position"][0]]
