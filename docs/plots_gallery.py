@@ -30,8 +30,14 @@ SWEPT = {
     "engine.gpu_memory_utilization": [0.25, 0.3, 0.4, 0.6, 0.8, 0.95],
     "engine.block_size": [16, 64, 256, 1024],
 }
-CLUSTER = ["cluster={replicas: 8, router: dynamo_kv}", "workload.rate=80", "workload.num_prefixes=40"]
-POLICIES = ["random", "round_robin", "least_request", "dynamo_kv", "longest_prefix"]
+# Pools too small for all prefixes, so that it matters where each of them is.
+CLUSTER = [
+    "cluster={replicas: 8, router: dynamo_kv}",
+    "engine.num_gpu_blocks_override=1200",
+    "workload.rate=80",
+    "workload.num_prefixes=40",
+]
+POLICIES = ["random", "round_robin", "least_request", "dynamo_kv", "llm_d", "sglang_cache_aware"]
 LOADED = {"engine.max_num_seqs": [4, 8, 16, 32, 64, 128], "workload.rate": [20, 40, 80]}
 FIXED = ["engine.available_kv_cache_bytes=null", "workload.num_requests=1500"]
 

@@ -22,11 +22,11 @@ COMPILING = "compiling once for this machine (about a minute); later runs start 
 
 _PACKAGE = Path(__file__).parent
 numba_config: Any = config  # its type hints do not know the settings either
-_COMPILED_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")
-_ABOVE_THE_ENGINE = ("cluster/*.py", "cluster/*/*.py")  # the engine does not call it
+ENGINE_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")
+ALL_SOURCES = (*ENGINE_SOURCES, "cluster/*.py", "cluster/*/*.py")  # the engine does not call the latter
 
 
-def sources_digest(package: Path = _PACKAGE, patterns: Sequence[str] = _COMPILED_SOURCES) -> str:
+def sources_digest(package: Path = _PACKAGE, patterns: Sequence[str] = ENGINE_SOURCES) -> str:
     """16 hex digits over the names and contents of all sources that hold compiled code."""
     digest = hashlib.sha256(numba.__version__.encode())
     for pattern in patterns:
@@ -59,15 +59,16 @@ def _writable_folder(name: str) -> Path:
 
 CACHE_FOLDER = _writable_folder(sources_digest())
 # An edit to a router should not compile the engine anew.
-_CLUSTER_FOLDER = _writable_folder(sources_digest(patterns=_COMPILED_SOURCES + _ABOVE_THE_ENGINE))
+_CLUSTER_FOLDER = _writable_folder(sources_digest(patterns=ALL_SOURCES))
 
 
-def is_warm(entry: str = "step.advance") -> bool:
+def is_warm(entry: str = "serve.serve") -> bool:
     """Whether the machine code of an entry (module.function) of the present sources is on disk.
 
-    By default the engine's step, which takes nearly all the time of compiling.
+    By default the loop of a run, which is compiled last.
     """
-    return numba_config.DISABLE_JIT or next(CACHE_FOLDER.rglob(f"{entry}-*.nbc"), None) is not None
+    pattern, folders = f"{entry}-*.nbc", (CACHE_FOLDER, _CLUSTER_FOLDER)
+    return numba_config.DISABLE_JIT or any(any(folder.rglob(pattern)) for folder in folders)
 
 
 def _njit(function: Callable[..., Any], **options: Any) -> Any:

@@ -7,6 +7,7 @@ position holds the same id, as in vLLM's expanded prompts.
 """
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,9 +82,19 @@ def stream_key(*parts: object) -> int:
 
     Independent of the process and of PYTHONHASHSEED.
     """
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_spelled(*parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1
+
+
+def stream_keys(name: str, numbers: Iterable[int]) -> NDArray[np.uint64]:
+    """`stream_key(name, number)` of many whole numbers, shape (numbers,)."""
+    head = _spelled(name, 0)[:-1].encode()
+    digests = [hashlib.blake2b(b"%b%d" % (head, number), digest_size=8).digest() for number in numbers]
+    return np.maximum(np.frombuffer(b"".join(digests), "<u8"), np.uint64(1))
+
+
+def _spelled(*parts: object) -> str:
+    return "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
 
 
 def segments(*parts: tuple[int, int, int]) -> Segments:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kvsim.compiled
-from kvsim.compiled import sources_digest
+from kvsim.compiled import ALL_SOURCES, sources_digest
 
 PACKAGE = Path(kvsim.compiled.__file__).parent
 
@@ -132,7 +132,23 @@ def test_a_copy_elsewhere_has_the_same_digest(tmp_path):
 def test_compiled_code_is_only_where_the_digest_looks():
     users = [p for p in PACKAGE.rglob("*.py") if re.search(r"^@compiled", p.read_text(), re.MULTILINE)]
     folders = {path.parent.relative_to(PACKAGE).as_posix() for path in users}
-    assert folders <= {".", "cache", "engine", "gpu", "gpu/cost"}
+    assert folders <= {".", "cache", "engine", "gpu", "gpu/cost", "cluster", "cluster/policies"}
+
+
+@pytest.mark.parametrize("name", ["cluster/serve.py", "cluster/policies/dynamo.py"])
+def test_an_edited_router_leaves_the_engine_as_it_is(package, name):
+    engine, cluster = sources_digest(package), sources_digest(package, ALL_SOURCES)
+    with (package / name).open("a") as file:
+        file.write("\n")
+    assert sources_digest(package) == engine
+    assert sources_digest(package, ALL_SOURCES) != cluster
+
+
+def test_an_edited_engine_compiles_the_cluster_anew_too(package):
+    before = sources_digest(package, ALL_SOURCES)
+    with (package / "engine/step.py").open("a") as file:
+        file.write("\n")
+    assert sources_digest(package, ALL_SOURCES) != before
 
 
 FOLDER = "from kvsim.compiled import CACHE_FOLDER; print(CACHE_FOLDER)"

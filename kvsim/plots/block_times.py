@@ -34,8 +34,11 @@ def reuse_gaps(events: pd.DataFrame, scenario: Scenario, block_size: int) -> Num
 
     As vLLM's `kv_block_reuse_gap_seconds` (v1/core/kv_cache_metrics.py), of all blocks and not of a
     sample. The log tells how many tokens a request hit, not which blocks: their content comes from the
-    scenario's requests, made once more. Raises KvsimError for models with several KV cache groups.
+    scenario's requests, made once more. Raises KvsimError for models with several KV cache groups, and for
+    sessions, whose next turns came when the run let them.
     """
+    if scenario.build_workload().has_follow_ups:
+        raise KvsimError("cdf: reuse_gap needs requests that do not wait for answers; this run had sessions")
     if events["group_id"].dropna().nunique() > 1:
         raise KvsimError("cdf: reuse_gap needs a model with one KV cache group; this one has several")
     uses = _uses(events, block_size)

@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,9 @@ from kvsim.plots.metrics import one_of
 from kvsim.plots.replicas import DEFAULT_PANELS as REPLICA_PANELS
 from kvsim.plots.replicas import draw_replicas
 from kvsim.plots.timeseries import PANELS, draw_timeseries
+from kvsim.results.cluster_glance import served
 from kvsim.scenario import Scenario, load_scenario
-from kvsim.scenario.yaml_file import parse_mapping
+from kvsim.scenario.yaml_file import dump, parse_mapping
 
 if TYPE_CHECKING:
     from kvsim.results import RunResult
@@ -39,7 +40,9 @@ class RunPlots:
 
     def memory(self, *, title: str | None = None, ax: Axes | None = None) -> Figure:
         """Where the bytes of one GPU go: weights, activation, graphs, KV cache; GiB (2^30) and tokens."""
-        bar = bar_of_run(self._without_trace(), self._result.metrics)
+        metrics = self._result.metrics
+        groups = [*metrics.get("groups", {}).values(), {}]
+        bar = bar_of_run(self._without_trace(), {**metrics, **groups[0]})  # of several the first
         return draw_memory(bar, ax, title)
 
     def timeseries(
@@ -95,6 +98,11 @@ class RunPlots:
         The run is simulated once more as far as needed. At most 200 steps and 128 blocks. trace: where the
         replayed trace lies, if not where the scenario says, counted from here.
         """
+        if self._result.metrics.get("replicas"):
+            raise KvsimError(
+                "blocks: the run has several engines, and a picture shows the blocks of one; run one replica "
+                "with --set cluster.replicas=1, or draw replicas"
+            )
         history = block_history(self._scenario(trace), window, self._result.metrics.get("num_steps"))
         return draw_blocks(history, self._of(), title=title, ax=ax)
 
@@ -117,22 +125,30 @@ class RunPlots:
 
     def _of(self) -> str:
         facts = self._result.metrics
-        return f"{facts['name']}: {facts['model']} on {facts['gpu']}, vLLM {facts['vllm_version']}"
+        return f"{facts['name']}: {served(facts)}, vLLM {facts['vllm_version']}"
 
     def _without_trace(self) -> Scenario:
-        """Model, card and flags, wherever the trace lies."""
-        values, _ = parse_mapping(self._result.scenario, "the run's scenario")
+        """Model, card and flags, wherever the trace lies; of several groups those of the first."""
+        values = self._values()
         try:
             return Scenario.model_validate(values)
         except ValueError as error:  # as a config.json that has gone
             said = str(error).splitlines()
             raise KvsimError(f"the run's scenario: {' '.join(said[1:3])}") from None
 
+    def _values(self) -> dict[str, Any]:
+        """The run's scenario as if its first engine were alone; a router's file may be gone."""
+        values, _ = parse_mapping(self._result.scenario, "the run's scenario")
+        cluster = values.pop("cluster", None) or {}
+        group: dict[str, Any] = next(iter((cluster.get("groups") or {}).values()), {})
+        own = ("model", "model_sha256", "gpu", "calibration", "calibration_sha256", "engine")
+        return values | {key: group[key] for key in own if key in group}
+
     def _scenario(self, trace: str | Path | None = None) -> Scenario:
         """The run's scenario, read back from its resolved text."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "scenario.yaml"
-            path.write_text(self._result.scenario, encoding="utf-8")
+            path.write_text(dump(self._values()), encoding="utf-8")
             try:
                 return load_scenario(path, trace=trace)
             except KvsimError as error:
@@ -156,7 +172,11 @@ class RunPlots:
             events = events[events["instance"] == replica]
         if kind == "block_age":
             return [Sample("all", ages_at_eviction(events))]
-        size = self._result.metrics["capacity"]["block_size"]
+        groups = self._result.metrics.get("groups", {}).values() or [self._result.metrics]
+        sizes = sorted({group["capacity"]["block_size"] for group in groups})
+        if len(sizes) > 1:
+            raise KvsimError(f"cdf: reuse_gap wants blocks of one size; the groups have {sizes} tokens")
+        (size,) = sizes
         scenario = self._scenario(trace)
         size *= scenario.engine.decode_context_parallel_size or 1
         return [Sample("all", reuse_gaps(events, scenario, size))]
@@ -186,9 +206,8 @@ class RunPlots:
 def _check_replica(rows: pd.DataFrame, replica: int | None) -> None:
     known = sorted(rows["instance"].unique().tolist())
     if replica is not None and replica not in known:
-        raise KvsimError(
-            f"cdf: there is no replica {replica}; there are {', '.join(map(str, known)) or 'none'}"
-        )
+        there = ", ".join(map(str, known)) if len(known) < 10 else f"{known[0]} to {known[-1]}"
+        raise KvsimError(f"cdf: there is no replica {replica}; there are {there or 'none'}")
 
 
 def _numbers(column: pd.Series) -> np.ndarray:

@@ -15,18 +15,22 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from kvsim.errors import KvsimError
-from kvsim.tokens import segments, stream_key
+from kvsim.tokens import stream_key
 from kvsim.workload.arrivals import ArrivalTimes
 from kvsim.workload.checks import MAX_TOKENS, FieldError, number, shown, whole
 from kvsim.workload.durations import seconds
 from kvsim.workload.generated import MAX_CONCURRENCY, MAX_RATE, MAX_REQUESTS
 from kvsim.workload.recorded import Pace, RecordedSession, first_request, limited
-from kvsim.workload.request import Request, RequestBlock, blocks_of
+from kvsim.workload.request import Request, RequestBlock, blocks_of, requests_of
 from kvsim.workload.streams import generator, token_streams
 from kvsim.workload.trace_lines import parse, read_lines
-from kvsim.workload.trace_rows import TraceRow, check_order, check_row, prompt_segments
+from kvsim.workload.trace_rows import TraceRow, all_segments, check_order, check_row
 from kvsim.workload.trace_sessions import has_sessions, read_sessions
+
+_BLOCK = 256  # rows that become requests at once
 
 
 def rows_to_requests(
@@ -37,15 +41,48 @@ def rows_to_requests(
     `max_tokens` is the recorded output length (at least 1, as vLLM demands). Bailian rows get
     the root of their chat as session; one dictionary entry a row is kept for that.
     """
+    return requests_of(rows_to_blocks(rows, seed, start, factor))
+
+
+def rows_to_blocks(
+    rows: Iterable[TraceRow], seed: int = 0, start: float = 0.0, factor: float = 1.0
+) -> Iterator[RequestBlock]:
+    """The same in blocks, made as they are asked for."""
     outputs = stream_key(seed, "output")
     roots: dict[int | str, str] = {}
-    latest = -math.inf
-    for index, row in enumerate(rows):
-        latest = max(latest, row.timestamp)  # a row within the tolerance arrives with the one above
-        num_output = max(row.output_length, 1)
-        output = segments((int(token_streams(outputs, index, 1)[0]), 0, num_output))
-        arrival, session = (latest - start) * factor, _session(row, roots)
-        yield Request(f"req-{index}", arrival, prompt_segments(row), output, num_output, session=session)
+    first, latest = 0, -math.inf
+    for part in _parts(iter(rows)):
+        n = len(part)
+        # a row within the tolerance arrives with the one above
+        times = np.maximum(np.maximum.accumulate([row.timestamp for row in part]), latest)
+        content, output_at = all_segments(part, token_streams(outputs, first, n))
+        sessions = [_session(row, roots) for row in part]
+        yield RequestBlock(
+            [f"req-{index}" for index in range(first, first + n)],
+            (times - start) * factor,
+            content,
+            np.concatenate([[0], output_at + 1]),
+            output_at,
+            content[output_at, 2].astype(np.int64),
+            np.zeros(n, np.int64),
+            sessions=sessions if any(sessions) else None,
+        )
+        first, latest = first + n, float(times[-1])
+
+
+def _parts(rows: Iterator[TraceRow]) -> Iterator[list[TraceRow]]:
+    """Rows in lists; the good ones in front of a bad one come before its error is raised."""
+    while True:
+        part: list[TraceRow] = []
+        try:
+            part.extend(islice(rows, _BLOCK))
+        except KvsimError:
+            if part:
+                yield part
+            raise
+        if not part:
+            return
+        yield part
 
 
 def _session(row: TraceRow, roots: dict[int | str, str]) -> str | None:
@@ -152,21 +189,24 @@ class TraceWorkload:
         return limited(islice(kept, self.num_sessions), self.num_requests)
 
     def blocks(self, seed: int) -> Iterator[RequestBlock]:
-        """The requests in blocks, of sessions the first ones; raises what `requests` does."""
-        return blocks_of(self.requests(seed))
+        """Requests in order of arrival, of sessions the first ones.
 
-    def requests(self, seed: int) -> Iterator[Request]:
-        """Requests in order of arrival; raises KvsimError naming file, line and field of a bad row."""
-        request, sessions = None, self.sessions()
+        Raises KvsimError naming file, line and field of a bad row.
+        """
+        block, sessions = None, self.sessions()
         if sessions is None:
-            requests = rows_to_requests(self.rows(), seed, self.start, self._factor())
+            blocks = rows_to_blocks(self.rows(), seed, self.start, self._factor())
         else:
-            requests = self._first_requests(sessions, seed)
-        for request in requests:
-            yield request
-        if request is None:
+            blocks = blocks_of(self._first_requests(sessions, seed))
+        for block in blocks:
+            yield block
+        if block is None:
             what = "row" if sessions is None else "session"
             raise KvsimError(f"{self.path}: no {what} at or after start, {self.start:g} s")
+
+    def requests(self, seed: int) -> Iterator[Request]:
+        """The requests of `blocks`, one by one."""
+        return requests_of(self.blocks(seed))
 
     def _first_requests(self, sessions: Iterator[RecordedSession], seed: int) -> Iterator[Request]:
         drawn = self.rate and ArrivalTimes(generator(seed, "arrivals"), self.rate, "poisson", 1.0)

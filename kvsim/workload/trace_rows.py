@@ -12,15 +12,15 @@ least one token.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
-from kvsim.tokens import Segments, stream_key
+from kvsim.tokens import Segments, stream_keys
 from kvsim.workload.checks import FieldError, shown, whole
 
 MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
@@ -126,15 +126,49 @@ def _hint(ids: Any, num_tokens: int) -> str:
     return f" (as for trace_block_size: {size})" if size else ""
 
 
-@lru_cache(maxsize=1 << 18)
-def _id_stream(hash_id: int) -> int:
-    return stream_key("mooncake", hash_id)
+class IdStreams:
+    """The token streams that the ids of a trace stand for. An id seen not long ago is not hashed again."""
+
+    _MOST = 1 << 18  # ids that are remembered
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def of(self, hash_ids: Sequence[int]) -> NDArray[np.uint64]:
+        """Stream keys of ids, shape (ids,)."""
+        known = self._known
+        new = [hash_id for hash_id in dict.fromkeys(hash_ids) if hash_id not in known]
+        if len(known) + len(new) > self._MOST:
+            known.clear()
+            new = list(dict.fromkeys(hash_ids))
+        known.update(zip(new, stream_keys("mooncake", new).tolist(), strict=True))
+        return np.fromiter(map(known.__getitem__, hash_ids), np.uint64, len(hash_ids))
+
+
+_streams = IdStreams()
 
 
 def prompt_segments(row: TraceRow) -> Segments:
     """The prompt of a row: one segment an id, shape (ids, 3)."""
     content = np.zeros((len(row.hash_ids), 3), np.uint64)
-    content[:, 0] = [_id_stream(hash_id) for hash_id in row.hash_ids]
+    content[:, 0] = _streams.of(row.hash_ids)
     content[:, 2] = row.block_size
     content[-1, 2] = row.input_length - row.block_size * (len(row.hash_ids) - 1)
     return content
+
+
+def all_segments(rows: Sequence[TraceRow], outputs: NDArray[np.uint64]) -> tuple[Segments, NDArray[np.int64]]:
+    """Prompts and outputs of rows in turns, shape (n, 3); where each row's output stands in it.
+
+    outputs: stream keys of the outputs, shape (rows,). A row that says nothing says one token.
+    """
+    ends = np.cumsum([len(row.hash_ids) + 1 for row in rows])
+    content = np.zeros((ends[-1], 3), np.uint64)
+    is_prompt = np.ones(len(content), bool)
+    is_prompt[ends - 1] = False
+    content[is_prompt, 0] = _streams.of([hash_id for row in rows for hash_id in row.hash_ids])
+    content[is_prompt, 2] = np.repeat([row.block_size for row in rows], np.diff(ends, prepend=0) - 1)
+    content[ends - 2, 2] = [row.input_length - row.block_size * (len(row.hash_ids) - 1) for row in rows]
+    content[ends - 1, 0] = outputs
+    content[ends - 1, 2] = [max(row.output_length, 1) for row in rows]
+    return content, ends - 1

@@ -1,64 +1,17 @@
 """The jobs of the benchmark: each gives rows."""
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from measure import HERE, ROOT, Python, Took, run
+from bench import ENGINE, Bench, Job, beside_dynamo, cpu, said
+from cluster_jobs import CLUSTER_JOBS
+from measure import ROOT, Took
 from rows import Row, least, most, ratio
 from workers.all_waiting import COUNTS
 from workers.hashing import ALGORITHMS
 
-LOADS = HERE / "loads"
 QUICKSTART = ROOT / "scenarios" / "quickstart.yaml"
 GOLDEN = ROOT / "tests" / "conformance" / "golden"
-KVSIM = ("-c", "from kvsim.cli.main import main; main()")
-
-
-@dataclass(frozen=True)
-class Bench:
-    """How to measure: a peer that is missing is None; `share` of the full number of requests."""
-
-    kvsim: Python
-    dynamo: Python | None
-    vllm: Python | None
-    rounds: int
-    share: float
-    trace: Path | None
-
-    def requests(self, full: int) -> int:
-        return max(round(full * self.share), 2)
-
-    def turns(self, **sides: Callable[[], Took] | None) -> dict[str, list[Took]]:
-        """Each side once a round, in turns; one that is None is left out."""
-        took: dict[str, list[Took]] = {name: [] for name, side in sides.items() if side}
-        for _ in range(self.rounds):
-            for name, side in sides.items():
-                if side:
-                    took[name].append(side())
-        return took
-
-    def command(self, *arguments: str, **environment: str) -> Took:
-        """The whole process of a ``kvsim`` command."""
-        with tempfile.TemporaryDirectory() as folder:
-            every = {**self.kvsim.environment, **environment}
-            return run([self.kvsim.interpreter, *KVSIM, *arguments], Path(folder), **every)
-
-    def one_run(self, load: str, *overrides: str) -> Took:
-        """A scenario in a process whose compiled code is loaded."""
-        return self.kvsim.worker("one_run", scenario=str(LOADS / f"{load}.yaml"), overrides=overrides)
-
-
-Job = Callable[[Bench], list[Row]]
-
-
-def said(took: Sequence[Took], name: str) -> list[float]:
-    return [each.says[name] for each in took]
-
-
-def cpu(took: Sequence[Took]) -> list[float]:
-    return [each.cpu for each in took]
 
 
 # ---------------------------------------------------------------- one replica, beside Dynamo
@@ -66,42 +19,13 @@ def cpu(took: Sequence[Took]) -> list[float]:
 
 def one_replica(rate: int) -> Job:
     def job(bench: Bench) -> list[Row]:
-        name, count = f"one-replica-{rate}", bench.requests(100_000)
-        overrides = [f"workload.rate={rate}", f"workload.num_requests={count}"]
-        options = [word for each in overrides for word in ("--set", each)]
-        dynamo = bench.dynamo
-        load = {"requests": count, "rate": rate, "prompt": 512, "output": 128}
-        engine = {"blocks": 26312, "block_size": 16, "seqs": 256, "budget": 2048}
-        took = bench.turns(
-            job=lambda: bench.one_run("one_replica", *overrides),
-            whole=lambda: bench.command("run", "--quiet", str(LOADS / "one_replica.yaml"), *options),
-            dynamo=(lambda: dynamo.worker("dynamo_replay", **load, **engine)) if dynamo else None,
-        )
-        ours, whole, theirs = took["job"], took["whole"], took.get("dynamo", [])
-        per_second = f"{count / min(said(ours, 'cpu')):,.0f} requests per CPU s; {_in_flight(ours[0])}"
-        rows = [
-            least(name, "kvsim, job with its code loaded", said(ours, "cpu"), "CPU s", note=per_second),
-            least(name, "kvsim run, whole process", cpu(whole), "CPU s"),
-        ]
-        if not theirs:
-            return rows
-        return [
-            *rows,
-            least(name, "Dynamo, replay call", said(theirs, "cpu"), "CPU s", note=_in_flight(theirs[0])),
-            least(name, "Dynamo, whole process", cpu(theirs), "CPU s"),
-            ratio(name, "Dynamo process / kvsim job", cpu(theirs), said(ours, "cpu"), ">= 2"),
-            ratio(name, "Dynamo call / kvsim job", said(theirs, "cpu"), said(ours, "cpu")),
-            ratio(name, "Dynamo process / kvsim process", cpu(theirs), cpu(whole)),
-        ]
+        load = {"workers": 1, "mode": "round_robin", "rate": rate, "prompt": 512, "output": 128}
+        load |= {"shared": 0.0, "groups": 0, **ENGINE}
+        count = bench.requests(100_000)
+        rate_key = f"workload.rate={rate}"
+        return beside_dynamo(bench, f"one-replica-{rate}", "one_replica", [rate_key], load, count)
 
     return job
-
-
-def _in_flight(took: Took) -> str:
-    """Mean number of requests that are under way, by Little's law."""
-    says = took.says
-    steps = f", {says['steps']:,} steps" if "steps" in says else ""
-    return f"{says['e2e'] * says['finished'] / says['simulated']:.1f} in flight{steps}"
 
 
 # ---------------------------------------------------------------- all waiting, beside vLLM
@@ -281,6 +205,7 @@ def _once(figure: str, took: Sequence[Took], target: str = "") -> Row:
 JOBS: dict[str, Job] = {
     "one-replica-10": one_replica(10),
     "one-replica-30": one_replica(30),
+    **CLUSTER_JOBS,
     "all-waiting": all_waiting,
     "step-cost": step_cost,
     "price": price,
@@ -289,5 +214,3 @@ JOBS: dict[str, Job] = {
     "memory": memory,
     "startup": startup,
 }
-# What peers are called, and the module to be there.
-PEERS = {"dynamo": ("Dynamo", "dynamo._core"), "vllm": ("vLLM", "vllm")}

@@ -20,12 +20,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jobs import JOBS, PEERS, Bench
+from bench import PEERS, Bench
+from jobs import JOBS
 from measure import FailedError, Python, kvsim_python
 from rich.console import Console
 from rows import Row, as_json, print_rows
 
-WIDTH = 172
+WIDTH = 184
 PACKAGES = ("numba", "numpy", "pyarrow", "simpy")
 
 
@@ -40,7 +41,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--share", type=float, default=1.0, help="share of the requests (1.0)")
     parser.add_argument("--dynamo-python", default=sys.executable, help="interpreter that can import dynamo")
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that can import vllm")
-    parser.add_argument("--trace", type=Path, help="for the job pool, such as Mooncake's conversation trace")
+    parser.add_argument("--trace", type=Path, help="for jobs that replay one: Mooncake's conversation trace")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     return parser
 

@@ -75,7 +75,7 @@ def timed(plan: Plan, workers: int) -> float:
     pool = Processes(workers)
     try:
         warm = [
-            pool.submit(read_template(SCENARIO).scenario(["workload.num_requests=500"]))
+            pool.submit(run_point, read_template(SCENARIO).scenario(["workload.num_requests=500"]))
             for _ in range(4 * workers)
         ]
         for future in warm:

@@ -24,6 +24,7 @@ class Listed:
     listed: tuple[Request, ...]
     max_concurrency: int | None
     has_follow_ups: bool = False
+    has_sessions: bool = False
 
     @property
     def num_requests(self) -> int:

@@ -4,13 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_clusters import ROUTER, comparison, replica, summary
-from plotted import axes_of, says
+from plotted import axes_of, says, small
 
+import kvsim
 from kvsim.errors import KvsimError
 from kvsim.plots import SweepPlots
 from kvsim.plots.metrics import described
 from kvsim.plots.replicas import PANELS, draw_replicas
 from kvsim.plots.style import rendered
+from kvsim.results import RunResult
 
 
 def heights(ax) -> list[float]:
@@ -79,6 +81,62 @@ def test_a_replica_that_served_nothing_has_an_empty_place():
 def test_what_replicas_refuse(metrics, panels, problem):
     with pytest.raises(KvsimError, match=problem):
         draw_replicas(metrics, "made", panels)
+
+
+# ---- other pictures of a run of a cluster
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory) -> RunResult:
+    """Two groups on different cards; the scenario's own card serves the second."""
+    path = small(tmp_path_factory.mktemp("groups"))
+    groups = "{big: {replicas: 2, gpu: h100}, other: {replicas: 1}}"
+    cluster = f"cluster={{routers: {{front: round_robin}}, groups: {groups}}}"
+    return kvsim.load_scenario(path, [cluster]).run()
+
+
+def test_replicas_of_groups_have_their_names_and_cards(grouped):
+    assert [part["name"] for part in grouped.metrics["replicas"]] == ["big-0", "big-1", "other-0"]
+    figure = grouped.plot.replicas()
+    assert says(figure, "small: Qwen/Qwen3-VL-2B-Instruct on H100 SXM, RTX 4090, vLLM 0.33; 3 replicas")
+
+
+def test_memory_is_that_of_the_first_groups_card(grouped):
+    figure = grouped.plot.memory()
+    assert says(figure, "Qwen/Qwen3-VL-2B-Instruct on H100 SXM, one GPU's memory")
+    assert says(figure, "of the GPU's 79.")
+
+
+def test_blocks_are_those_of_one_engine(grouped):
+    with pytest.raises(KvsimError, match="blocks: the run has several engines"):
+        grouped.plot.blocks()
+
+
+def test_reuse_gaps_are_within_a_replica(grouped):
+    gaps = grouped.plot.cdf("reuse_gap")
+    assert says(gaps, "block hits")
+    with pytest.raises(KvsimError, match="there is no replica 3; there are 0, 1, 2"):
+        grouped.plot.cdf("reuse_gap", replica=3)
+
+
+def test_a_policy_of_the_users_own_need_not_be_there_anymore(tmp_path, monkeypatch):
+    path = small(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "class First:\n    def choose(self, request, view):\n        return 0\n"
+    )
+    result = kvsim.load_scenario(path, ["cluster={replicas: 2, router: 'mine.py:First'}"]).run()
+    (tmp_path / "mine.py").unlink()
+    assert [part["requests"]["total"] for part in result.metrics["replicas"]] == [8, 0]
+    assert result.plot.memory() is not None
+    assert says(result.plot.cdf("reuse_gap"), "block hit")
+
+
+def test_sessions_have_no_reuse_gaps(tmp_path):
+    lengths = "system_prompt_len: 30, question_len: 9, output_len: 4"
+    workload = f"workload={{type: chat, num_sessions: 2, num_turns: 2, rate: 5, {lengths}}}"
+    result = kvsim.load_scenario(small(tmp_path), [workload]).run()
+    with pytest.raises(KvsimError, match="cdf: reuse_gap needs requests that do not wait for answers"):
+        result.plot.cdf("reuse_gap")
 
 
 # ---- policies of a comparison

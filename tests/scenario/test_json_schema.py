@@ -72,6 +72,7 @@ ONLY_KVSIM = (
     "there are none; name it",
     "goes with a data_parallel_size above 1",
     "has no experts",
+    "is no scorer of",
     "is not a finite number",
     "missing; name the trace here or give --trace",
 )

@@ -37,7 +37,7 @@ def runs(monkeypatch) -> list[str]:
         seen.append(scenario.scenario_hash)
         return run(scenario)
 
-    monkeypatch.setattr("kvsim.sweep.pools.run_point", noted)
+    monkeypatch.setattr("kvsim.sweep.run.run_point", noted)
     return seen
 
 
@@ -500,7 +500,7 @@ def test_the_length_of_a_point_is_estimated_from_a_few_requests(tiny, monkeypatc
 
 
 def test_a_worker_that_dies_is_one_line(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("kvsim.sweep.pools.run_point", die)
+    monkeypatch.setattr("kvsim.sweep.run.run_point", die)
     with pytest.raises(KvsimError, match="a worker process died, perhaps for lack of memory"):
         sweep(tiny, GRID, workers=2, out=tmp_path / "out")
 

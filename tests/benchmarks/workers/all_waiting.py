@@ -59,11 +59,14 @@ def kvsim_run(load: Any) -> dict[str, Any]:
         tail = 10**6 + i, 0, load.tail_len
         output = segments((2 * 10**6 + i, 0, load.output_len))
         requests.append(Request(f"r{i}", 0.0, segments(prefix, tail), output, load.output_len))
-    core.advance(0.0, 0.0, core.prepare(RequestBlock.of(requests), np.arange(1, load.requests + 1)))
+    arrivals = core.prepare(RequestBlock.of(requests))
+    arrivals.rows["uid"] = np.arange(1, load.requests + 1)
+    core.expect(arrivals)
+    core.advance(math.inf, most_steps=0)  # lets them in
     built = time.process_time()
-    now, why, ended = 0.0, None, 0
+    why, ended = None, 0
     while why != WAITING_FOR_REQUESTS:
-        now, _, why = core.advance(now, math.inf)
+        why = core.advance(math.inf)
         ended += len(core.take_finished_rows())
     done = time.process_time()
     assert ended == load.requests

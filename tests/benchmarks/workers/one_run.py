@@ -61,6 +61,7 @@ def main() -> None:
             "finished": metrics["requests"]["finished"],
             "simulated": metrics["simulated_seconds"],
             "e2e": metrics["vllm:e2e_request_latency_seconds"]["mean"],
+            "hit_rate": metrics["prefix_cache_hit_rate"],
         }
         if (target / "steps.parquet").exists():
             said["batch"] = float(result.steps["num_reqs"].mean())
