@@ -158,9 +158,10 @@ class Simulation:
         if begun := self._clients.begin():
             yield RequestBlock.of(begun)
 
-    def _extend(self, block: RequestBlock, known_until: float) -> None:
+    def _extend(self, block: RequestBlock, known_until: float, *, are_follow_ups: bool = False) -> None:
         self._note_sent()
-        self._fleet.extend(block, known_until, lambda config, i: refusal(config, block[i]))
+        why = partial(_refusal_of, block)
+        self._fleet.extend(block, known_until, why, are_follow_ups=are_follow_ups)
 
     def _go_on(self, known_until: float) -> Generator[simpy.Event, None, Any]:
         """Serve until MORE requests must be known, or all is DONE."""
@@ -170,7 +171,7 @@ class Simulation:
             why = (yield from turn) if self._step_by_step else turn
             self._note_sent()
             if why == FOLLOW_UPS and (requests := self._next_turns()):
-                self._extend(RequestBlock.of(requests), known_until)
+                self._extend(RequestBlock.of(requests), known_until, are_follow_ups=True)
             if self._on_progress is not None:
                 self._on_progress(self.log.num_ended, self._num_requests, self._fleet.now)
         return why
@@ -243,6 +244,10 @@ def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
         end = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
         yield block[first:end]
         first = end
+
+
+def _refusal_of(block: RequestBlock, config: EngineConfig, i: int) -> str | None:
+    return refusal(config, block[i])
 
 
 def refusal(config: EngineConfig, request: Request) -> str | None:
