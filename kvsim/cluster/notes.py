@@ -21,7 +21,8 @@ from kvsim.cache.state import (
     LOG_STORED,
     NONE,
 )
-from kvsim.cluster.booking import cleared, end, first_token, removed, stored
+from kvsim.cluster.booking import end, first_token
+from kvsim.cluster.index_events import apply_event
 from kvsim.cluster.state import router_at
 from kvsim.compiled import compiled_inline, compiled_part
 from kvsim.engine.handle import counters_at, log_at, requests_at
@@ -111,15 +112,15 @@ def _is_lost(c, m):
 
 
 @compiled_inline
-def _apply(router, target, kind, block_hash):
-    """What a KV event says; False if the index has no room for it."""
-    if kind == LOG_STORED:
-        return stored(router, target, block_hash)
-    if kind == LOG_REMOVED:
-        removed(router, target, block_hash)
-    else:
-        cleared(router, target)
-    return True
+def _apply(c, m, kind, block_hash):
+    """What a KV event says; False if an index has no room for it."""
+    s, members = c.scalars, c.members
+    router = s["router"][0]
+    full = apply_event(
+        router, members["target"][m], members["rank_router"][m], members["rank"][m], kind, block_hash
+    )
+    s["full_router"][0] = full
+    return full == 0
 
 
 @compiled_part
@@ -182,7 +183,7 @@ def deliver(c, m):
     """The routers read what an engine's latest step has published; DONE, or which arrays are full."""
     s, member = c.scalars, c.members[m]
     log, scalars = log_at(member["engine"])
-    router, time, target = router_at(s["router"][0]), member["published_time"], member["target"]
+    router, time = router_at(s["router"][0]), member["published_time"]
     reads_events = router.scalars["reads_events"][0] != 0
     if member["message_lost"] < 0:
         c.members["message_lost"][m] = np.int64(_is_lost(c, m)) if reads_events else np.int64(0)
@@ -206,8 +207,7 @@ def deliver(c, m):
             if late > 0.0:
                 if not _send_late(c, m, kind, log["hash_lo"][n], time + late):
                     return _FULL_NOTES
-            elif not _apply(router, target, kind, log["hash_lo"][n]):
-                s["full_router"][0] = s["router"][0]
+            elif not _apply(c, m, kind, log["hash_lo"][n]):
                 return _FULL_ROUTER
         n += 1
     c.members["num_read"][m] = n
@@ -227,12 +227,10 @@ def deliver(c, m):
 def deliver_late(c, time):
     """KV events that have arrived by `time`; DONE, or that the router is full."""
     s, members, notes = c.scalars, c.members, c.notes
-    router = router_at(s["router"][0])
     for m in range(len(members)):
         n = members["first_note"][m]
         while n != NONE and notes["time"][n] <= time:
-            if not _apply(router, members["target"][m], notes["kind"][n], notes["hash"][n]):
-                s["full_router"][0] = s["router"][0]
+            if not _apply(c, m, notes["kind"][n], notes["hash"][n]):
                 return _FULL_ROUTER
             following = notes["next"][n]
             notes["next"][n] = s["first_spare_note"][0]

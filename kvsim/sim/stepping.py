@@ -26,6 +26,7 @@ from kvsim.cache.state import (
     log_of,
 )
 from kvsim.cluster.fleet import Replica, Sent
+from kvsim.cluster.index_events import apply_event_at
 from kvsim.cluster.notes import latest_tick
 from kvsim.cluster.policy import Chooser
 from kvsim.cluster.roster import add_hashes, routed_of
@@ -267,12 +268,11 @@ class SteppingFleet:
                     self._apply(member, kind, int(row["hash_lo"]))
 
     def _apply(self, member: _Member, kind: int, block_hash: int) -> None:
-        if kind == LOG_STORED:
-            self.router.stored(member.target, block_hash)
-        elif kind == LOG_REMOVED:
-            self.router.removed(member.target, block_hash)
-        else:
-            self.router.cleared(member.target)
+        outer, inner = self.router, member.replica.balancer
+        inside = inner.address if inner else 0
+        event = member.target, inside, member.rank, kind, np.uint64(block_hash)
+        while full := apply_event_at(outer.address, *event):
+            (outer if full == outer.address or inner is None else inner).grow()
 
     def _end(self, member: _Member, time: float, row: np.void) -> None:
         uid, request = int(row["request"]), member.core.requests[row["first"]]
