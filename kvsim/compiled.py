@@ -17,11 +17,20 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import config
+from numba.np import linalg as numba_linalg
 
 COMPILING = "compiling once for this machine (about a minute); later runs start at once"
 
 _PACKAGE = Path(__file__).parent
 numba_config: Any = config  # its type hints do not know the settings either
+
+
+def _no_blas() -> None:
+    raise ImportError("compiled code here multiplies no matrices")
+
+
+# Numba would load SciPy's linear algebra at each start, which takes longer than a small run.
+numba_linalg.ensure_blas = _no_blas
 ENGINE_SOURCES = ("*.py", "cache/*.py", "engine/*.py", "gpu/*.py", "gpu/cost/*.py")
 ALL_SOURCES = (*ENGINE_SOURCES, "cluster/*.py", "cluster/*/*.py")  # the engine does not call the latter
 

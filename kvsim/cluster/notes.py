@@ -47,7 +47,7 @@ MEMBER_DTYPE = np.dtype(
         ("is_unread", "i8"),
         ("num_read", "i8"),  # rows of its log
         ("num_messages", "i8"),
-        ("message_lost", "i8"),  # NONE: not drawn yet
+        ("message_lost", "i8"),  # 1: it is; 2: it has KV events; 3: both; NONE: not drawn yet
         ("published_time", "f8"),
         ("num_waiting", "i8"),
         ("num_running", "i8"),
@@ -172,12 +172,6 @@ def _end_at(address, uid):
     end(router_at(address), uid)
 
 
-@compiled_inline
-def _is_indexed(kind, is_of_group):
-    """Whether an entry of the log is a KV event of the group that the index follows."""
-    return kind == LOG_CLEARED or (is_of_group and kind in (LOG_STORED, LOG_REMOVED))
-
-
 @compiled_part
 def deliver(c, m):
     """The routers read what an engine's latest step has published; DONE, or which arrays are full."""
@@ -187,7 +181,7 @@ def deliver(c, m):
     reads_events = router.scalars["reads_events"][0] != 0
     if member["message_lost"] < 0:
         c.members["message_lost"][m] = np.int64(_is_lost(c, m)) if reads_events else np.int64(0)
-    lost, late = c.members["message_lost"][m] == 1, s["event_delay"][0] + member["latency"]
+    lost, late = c.members["message_lost"][m] & 1 == 1, s["event_delay"][0] + member["latency"]
     n, total = member["num_read"], scalars["log_len"][0]
     while n < total:
         kind, uid = log["kind"][n], log["request"][n]
@@ -203,8 +197,12 @@ def deliver(c, m):
             if member["rank_router"] != 0:
                 _end_at(member["rank_router"], uid)
             _ended(c, m, log["first"][n], log["last"][n], time)
-        elif reads_events and not lost and _is_indexed(kind, log["group_id"][n] == member["index_group"]):
-            if late > 0.0:
+        elif reads_events and kind in (LOG_STORED, LOG_REMOVED, LOG_CLEARED):
+            c.members["message_lost"][m] |= 2
+            is_other = kind != LOG_CLEARED and log["group_id"][n] != member["index_group"]
+            if lost or is_other:
+                pass
+            elif late > 0.0:
                 if not _send_late(c, m, kind, log["hash_lo"][n], time + late):
                     return _FULL_NOTES
             elif not _apply(c, m, kind, log["hash_lo"][n]):
@@ -214,7 +212,7 @@ def deliver(c, m):
     if not s["logs_are_recorded"][0]:
         scalars["log_len"][0] = 0
         c.members["num_read"][m] = 0
-    if reads_events:
+    if c.members["message_lost"][m] & 2:  # vLLM publishes no empty message
         router.scalars["num_messages"][0] += 1
         router.scalars["num_lost_messages"][0] += lost
     c.members["num_messages"][m] += 1

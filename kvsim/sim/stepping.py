@@ -246,7 +246,7 @@ class SteppingFleet:
         key = mix64(np.uint64(number))
         drawn = float(mix64(np.uint64((self._loss_stream + int(key)) % (1 << 64)))) / float(1 << 64)
         member.num_messages += 1
-        if self.router.policy.reads_events:
+        if self.router.policy.reads_events and any(row["kind"] in _EVENTS for row in rows):
             counted = self.router.state.scalars
             counted["num_messages"] += 1
             counted["num_lost_messages"] += drawn < self._event_loss
