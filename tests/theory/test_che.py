@@ -22,7 +22,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from one_price import serve
+from one_price import STEP, serve
 from scipy.optimize import brentq
 
 from kvsim.cache.open_loop import open_loop
@@ -67,7 +67,7 @@ class Documents:
 
     def __init__(self, alpha, blocks_each=1):
         self._spec = SharedPrefixWorkload(
-            rate=float("inf"),
+            rate=0.5 / STEP,
             num_requests=self.num_requests,
             num_prefixes=DOCUMENTS,
             prefix_len=blocks_each * BLOCK,
