@@ -45,7 +45,7 @@ TRAFFIC = {
         num_requests=400,
         num_prefixes=6,
         prefix_len=96,
-        suffix_len={"distribution": "uniform", "min": 1, "max": 200},
+        suffix_len={"distribution": "uniform", "min": 1, "max": 260},
         output_len={"distribution": "uniform", "min": 1, "max": 60},
         popularity="zipf",
     ),
@@ -135,7 +135,9 @@ def test_all_is_accounted_for_at_the_end(policy, traffic):
     targets = run.router.state.targets
     for name in COUNTERS:
         assert (targets[name] == 0).all(), name
-    assert (run.requests["instance"].value_counts().sort_index() > 0).all()
+    placed = run.requests["instance"].value_counts().reindex(range(REPLICAS), fill_value=0)
+    if not policy.blind:  # else requests are dealt out without being booked
+        assert targets["num_routed"].tolist() == placed.tolist()
 
 
 @every_policy
@@ -149,6 +151,17 @@ def test_all_is_accounted_for_at_a_horizon(policy, traffic):
     assert counts["unfinished"] > 0
     assert (rows["arrival_time"] < 3.0).all()
     assert not (rows["finish_time"] > 3.0).any()
+    if not policy.blind:
+        under_way = rows.loc[rows["status"] == "unfinished", "instance"]
+        believed = run.router.state.targets["in_flight"].tolist()
+        assert believed == [(under_way == number).sum() for number in range(REPLICAS)]
+
+
+def test_the_traffic_is_heavy_enough_to_refuse_and_to_preempt():
+    summary = serve(TRAFFIC["open"], ENGINE, RoundRobin(), REPLICAS).summary
+    assert summary["requests"]["refused"] > 10
+    assert summary["vllm:num_preemptions"] > 10
+    assert summary["blocks_evicted"] > 100
 
 
 @every_policy
@@ -163,14 +176,14 @@ def test_steps_hold_every_token_that_is_computed(policy):
 @every_policy
 @every_traffic
 def test_littles_law(policy, traffic):
-    """Running requests, as the engines count them over time, are the time that requests run, by their rows."""
+    """Requests running and waiting, as the engine has them over its busy time, are the times of the rows.
+
+    An engine counts as a step begins, so that it may be wrong by a step for each request.
+    """
     run = serve(TRAFFIC[traffic], ENGINE, policy, REPLICAS)
     rows = run.requests[run.requests["status"] == "finished"]
     for number, part in enumerate(run.summary["replicas"]):
         mine = rows[rows["instance"] == number]
         in_system = (mine["finish_time"] - mine["arrival_time"]).sum()
-        counted = (
-            part["vllm:num_requests_running"]["mean"] + part["vllm:num_requests_waiting"]["mean"]
-        ) * part["busy_time"]
-        print(f"{policy.names[0]}, {traffic}, {number}: rows {in_system:.3f} s, engine {counted:.3f} s")
-        assert counted == pytest.approx(in_system, rel=0.05)
+        mean = part["vllm:num_requests_running"]["mean"] + part["vllm:num_requests_waiting"]["mean"]
+        assert abs(mean * part["busy_time"] - in_system) <= STEP * len(mine)
