@@ -27,6 +27,12 @@ CatalogWords = Annotated[
         show_default=False,
     ),
 ]
+RayCluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="local|HOST:PORT", help="Workers of a Ray cluster, of this machine or a running one."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 app = typer.Typer(name="kvsim", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -86,12 +92,7 @@ def run(
             help="Worker processes for cells and compared routers (one for each core, if that is quicker).",
         ),
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="local|HOST:PORT", help="Workers of a Ray cluster, of this machine or a running one."
-        ),
-    ] = None,
+    ray: RayCluster = None,
 ) -> None:
     """Run one scenario and write its results folder."""
     from kvsim.cli.run import run_command
@@ -103,7 +104,7 @@ def run(
 
 @app.command()
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario, a YAML file.", show_default=False)],
+    file: ScenarioFile,
     axes: Annotated[
         list[str] | None,
         typer.Option(
@@ -148,15 +149,8 @@ def sweep(
         int | None,
         typer.Option(metavar="N", min=1, help="Worker processes (one for each core, if that is quicker)."),
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="local|HOST:PORT", help="Workers of a Ray cluster, of this machine or a running one."
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Replay this trace: JSON lines, plain or gzip.")
-    ] = None,
+    ray: RayCluster = None,
+    trace: Trace = None,
     max_points: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Refuse more points than this (10,000).")
     ] = None,

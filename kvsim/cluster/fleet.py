@@ -24,8 +24,8 @@ from kvsim.cache.state import (
     NONE,
     log_of,
 )
-from kvsim.cluster.notes import MEMBER_DTYPE, NOTE_DTYPE
-from kvsim.cluster.policy import Chooser
+from kvsim.cluster.notes import DONE, FULL_NOTES, FULL_ROUTER, MEMBER_DTYPE, NOTE_DTYPE
+from kvsim.cluster.policy import Chooser, Policy
 from kvsim.cluster.roster import Roster, add_hashes
 from kvsim.cluster.router import Router
 from kvsim.cluster.serve import (
@@ -33,11 +33,8 @@ from kvsim.cluster.serve import (
     CHOOSE,
     CLUSTER_DTYPE,
     COLLECT,
-    DONE,
     END_DTYPE,
     FULL_ENGINE,
-    FULL_NOTES,
-    FULL_ROUTER,
     ROUTE_DTYPE,
     ClusterState,
     catch_up,
@@ -86,6 +83,15 @@ class Sent:
     sessions: list[str | None] | None
 
 
+def logged_kinds(policy: Policy | None, are_recorded: bool) -> int:
+    """What engines log: for routers with a policy that looks at them, and for the record if there is one."""
+    kinds = LOG_ON if are_recorded else LOG_OFF
+    if policy is not None:
+        kinds |= log_of(LOG_FIRST_TOKEN, LOG_FINISHED)
+        kinds |= log_of(LOG_STORED, LOG_REMOVED, LOG_CLEARED) if policy.reads_events else LOG_OFF
+    return kinds
+
+
 class Fleet:
     """Replicas behind a router.
 
@@ -117,7 +123,6 @@ class Fleet:
         self._of_kind = [next(r.cores[0] for r in replicas if r.kind == kind) for kind in kinds]
         self._longest = max(core.config.max_model_len for core in self._of_kind)
         self._windows = [Window() for _ in kinds]
-        self._roster = Roster()
         self._taken = 0  # position in the window up to which `take_sent` has told
         self._names: dict[int, str] = {}  # uid -> request id, for a policy that wants to know ends
         self._num_named = self._num_heard = 0  # of the window, of `ends`
@@ -142,6 +147,7 @@ class Fleet:
         s["advance"] = function_address(advance, STRETCH)
         s["deals"] = blind and not in_order and not balanced
         s["in_order"] = in_order
+        self._roster = Roster(is_routed=not s["deals"][0])
         s["known_until"], s["horizon"], s["follow_up_due"] = -math.inf, horizon, math.inf
         s["next_uid"], s["decided"] = 1, NONE
         s["max_concurrency"] = max_concurrency or 0
@@ -159,7 +165,11 @@ class Fleet:
         s["most_ended"] = max(_MOST_ENDED // len(self.cores), 64)
         s["reads_log"] = not s["deals"][0]
         s["logs_are_recorded"] = logs_are_recorded
-        self._listen(policy.reads_events)
+        kinds_to_log = (
+            logged_kinds(policy, logs_are_recorded) if s["reads_log"][0] else LOG_ON * logs_are_recorded
+        )
+        for core in self.cores:
+            core.kv.pool.scalars["logged_kinds"] = kinds_to_log
         self.words = words_of(self._state)
 
     def _fill_members(self, kinds: list[int]) -> None:
@@ -181,17 +191,6 @@ class Fleet:
                 m += 1
         members["is_idle"] = 1
         members["message_lost"] = members["first_note"] = members["last_note"] = NONE
-
-    def _listen(self, to_events: bool) -> None:
-        """Have the engines log what routers must know, besides what is recorded."""
-        s = self._state.scalars[0]
-        kinds = LOG_ON if s["logs_are_recorded"] else LOG_OFF
-        if s["reads_log"]:
-            kinds |= log_of(LOG_FIRST_TOKEN, LOG_FINISHED)
-            if to_events:
-                kinds |= log_of(LOG_STORED, LOG_REMOVED, LOG_CLEARED)
-        for core in self.cores:
-            core.kv.pool.scalars["logged_kinds"] = kinds
 
     # ------------------------------------------------------------ arrivals
 
@@ -294,7 +293,7 @@ class Fleet:
         s, address = self._state.scalars, address_of(self.words)
         s["steps_left"] = _MOST_STEPS
         while True:
-            why = serve(address, 0, 0.0)
+            why = serve(address)
             if why == FULL_ENGINE:
                 core, member = self.cores[s["member"][0]], self._state.members[s["member"][0]]
                 rows = self._windows[member["window_number"]].arrivals.rows

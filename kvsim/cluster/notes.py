@@ -65,7 +65,10 @@ MEMBER_DTYPE = np.dtype(
 # A KV event on its way
 NOTE_DTYPE = np.dtype([("time", "f8"), ("kind", "i8"), ("hash", "u8"), ("next", "i8")])
 
-_DONE, _FULL_ROUTER, _FULL_NOTES = np.int64(0), np.int64(5), np.int64(6)  # as in `serve`
+# Whether all was told
+DONE = np.int64(0)
+FULL_ROUTER = np.int64(5)  # no: the router of `full_router` needs larger arrays
+FULL_NOTES = np.int64(6)  # no: `notes` or `ends` are full
 _FULL_SCALE = float(1 << 64)
 
 
@@ -192,7 +195,7 @@ def deliver(c, m):
                 _first_token_at(member["rank_router"], uid)
         elif kind == LOG_FINISHED:
             if s["wants_ends"][0] and s["num_ends"][0] == len(c.ends):
-                return _FULL_NOTES
+                return FULL_NOTES
             _end_at(s["router"][0], uid)
             if member["rank_router"] != 0:
                 _end_at(member["rank_router"], uid)
@@ -204,9 +207,9 @@ def deliver(c, m):
                 pass
             elif late > 0.0:
                 if not _send_late(c, m, kind, log["hash_lo"][n], time + late):
-                    return _FULL_NOTES
+                    return FULL_NOTES
             elif not _apply(c, m, kind, log["hash_lo"][n]):
-                return _FULL_ROUTER
+                return FULL_ROUTER
         n += 1
     c.members["num_read"][m] = n
     if not s["logs_are_recorded"][0]:
@@ -218,7 +221,7 @@ def deliver(c, m):
     c.members["num_messages"][m] += 1
     c.members["message_lost"][m] = NONE
     c.members["is_unread"][m] = 0
-    return _DONE
+    return DONE
 
 
 @compiled_part
@@ -229,12 +232,12 @@ def deliver_late(c, time):
         n = members["first_note"][m]
         while n != NONE and notes["time"][n] <= time:
             if not _apply(c, m, notes["kind"][n], notes["hash"][n]):
-                return _FULL_ROUTER
+                return FULL_ROUTER
             following = notes["next"][n]
             notes["next"][n] = s["first_spare_note"][0]
             s["first_spare_note"][0] = n
             members["first_note"][m] = n = following
-    return _DONE
+    return DONE
 
 
 @compiled_part

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvsim.addresses import array_at
 from kvsim.cache.state import NONE
 from kvsim.cluster.hash_table import has_room, key_of, larger, new_table, remove_row, row_of
+from kvsim.cluster.state import IN_HOLDERS
 from kvsim.compiled import compiled_inline, compiled_once, compiled_part
 from kvsim.tokens import mix64
 
@@ -78,6 +79,15 @@ def room_for_entries(recency, n):
 
 
 @compiled_inline
+def room_to_remember(router, recency, n):
+    """Whether `n` further blocks fit into a router's index and a policy's lists; what lacks is noted."""
+    if not has_room(router.holders, router.fill["used"][IN_HOLDERS], n):
+        router.fill["lacks"][IN_HOLDERS] = 1
+        return False
+    return room_for_entries(recency, n)
+
+
+@compiled_inline
 def _key(block_hash, owner):
     return key_of(mix64(block_hash + (np.uint64(owner) + _ONE) * _GOLDEN))
 
@@ -133,12 +143,6 @@ def touch(recency, block_hash, owner, now):
     _link_newest(recency, e, owner)
     recency.lists["size"][owner] += 1
     return True
-
-
-@compiled_inline
-def is_listed(recency, block_hash, owner):
-    key = _key(block_hash, owner)
-    return recency.table[row_of(recency.table, key), 0] == key
 
 
 @compiled_part

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kvsim.cluster.state import ROUTED_DTYPE
 from kvsim.cluster.window import content_key, session_key
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.core import ranges
 from kvsim.tokens import Segments
 
 _content_key = lru_cache(maxsize=1 << 16)(content_key)
@@ -16,13 +17,18 @@ _session_key = lru_cache(maxsize=1 << 16)(session_key)
 
 
 class Roster:
-    """Requests of the window by row: where each stands in its block, and why it is refused."""
+    """Requests of the window by row: where each stands in its block, and why it is refused.
 
-    def __init__(self) -> None:
+    is_routed: routers look at the requests, so `routed` must tell of them.
+    """
+
+    def __init__(self, is_routed: bool) -> None:
+        self._is_routed = is_routed
         self._blocks: list[Any] = []  # `kvsim.workload.RequestBlock`
         self._block_of = np.zeros(0, np.int64)
         self._number = np.zeros(0, np.int64)  # in its block
         self._ids: list[str] = []
+        self._routed, self._segments = np.zeros(0, ROUTED_DTYPE), np.zeros((0, 3), np.uint64)
         self._reasons: dict[tuple[int, int], str] = {}
 
     def keep(self, kept: NDArray[np.int64], block: Any) -> None:
@@ -36,6 +42,18 @@ class Roster:
         self._block_of = np.concatenate([kept_in, np.full(len(block), len(used))])
         self._number = np.concatenate([self._number[kept], np.arange(len(block))])
         self._ids = [*(self._ids[row] for row in rows), *block.request_ids]
+        if self._is_routed:
+            self._add_routed(kept, block)
+
+    def _add_routed(self, kept: NDArray[np.int64], block: Any) -> None:
+        old, new = self._routed[kept], routed_of(block)
+        lengths = old["end_segment"] - old["first_segment"]
+        segments, old["first_segment"] = ranges(self._segments, old["first_segment"], lengths)
+        old["end_segment"] = old["first_segment"] + lengths
+        new["first_segment"] += len(segments)
+        new["end_segment"] += len(segments)
+        self._routed = np.concatenate([old, new])
+        self._segments = np.concatenate([segments, block.segments])
 
     def refuse(self, kind: int, row: int, reason: str) -> None:
         """Engines of a kind refuse a request."""
@@ -62,18 +80,7 @@ class Roster:
 
     def routed(self) -> tuple[NDArray[np.void], Segments]:
         """ROUTED_DTYPE rows without their hashes, and the prompts' segments."""
-        routed = np.zeros(len(self._ids), ROUTED_DTYPE)
-        segments, first = [np.zeros((0, 3), np.uint64)], 0
-        for number, block in enumerate(self._blocks):
-            rows = np.flatnonzero(self._block_of == number)
-            part = block if len(rows) == len(block) else block.take(self._number[rows])
-            own = routed_of(part)
-            own["first_segment"] += first
-            own["end_segment"] += first
-            routed[rows] = own
-            segments.append(part.segments)
-            first += len(part.segments)
-        return routed, np.concatenate(segments)
+        return self._routed.copy(), self._segments
 
 
 def routed_of(block: Any) -> NDArray[np.void]:

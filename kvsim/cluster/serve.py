@@ -15,6 +15,8 @@ from kvsim.addresses import array_at, call_choice, call_stretch, rows_at, words_
 from kvsim.cache.state import NONE
 from kvsim.cluster.booking import overlaps, room_to_send, send
 from kvsim.cluster.notes import (
+    DONE,
+    FULL_ROUTER,
     MEMBER_DTYPE,
     NOTE_DTYPE,
     deliver,
@@ -24,20 +26,17 @@ from kvsim.cluster.notes import (
     scrape,
 )
 from kvsim.cluster.state import ASK, NO_ROOM, router_at
-from kvsim.compiled import compiled, compiled_entry, compiled_inline, compiled_once, compiled_part
+from kvsim.compiled import compiled, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.handle import counters_at, log_at, window_at
 from kvsim.engine.state import PLACE_DTYPE
 from kvsim.engine.step import NO_ROOM as NO_ROOM_IN_ENGINE
 from kvsim.engine.step import WAITING_FOR_REQUESTS, must_be_read
 
-# Why `serve` came back
-DONE = np.int64(0)  # nothing is left to do before the horizon
+# Why `serve` came back, besides DONE (nothing is left to do before the horizon), FULL_ROUTER and FULL_NOTES
 MORE = np.int64(1)  # it must know what arrives next
 CHOOSE = np.int64(2)  # a policy in Python decides for the request at `position`
 FOLLOW_UPS = np.int64(3)  # the next turns of `ends` are due
 FULL_ENGINE = np.int64(4)  # engine `member` needs room for the next request of its inbox
-FULL_ROUTER = np.int64(5)  # the router of `full_router` needs larger arrays
-FULL_NOTES = np.int64(6)  # `notes` or `ends` are full
 COLLECT = np.int64(7)  # engine `member` has records to be read
 PAUSE = np.int64(8)  # `steps_left` are used up
 
@@ -412,12 +411,12 @@ def _is_busy(c):
     return False
 
 
-@compiled_entry
-def serve(address, until, unused):
+@compiled
+def serve(address):
     """Go on, as far as everything that matters is known; why it came back.
 
     address: of the cluster's words. What arrays need to grow or to be read is done by the caller, then it
-    calls again. The horizon, or what `known_until` says, ends it. The other two arguments make it a CHOICE.
+    calls again. The horizon, or what `known_until` says, ends it.
     """
     c = cluster_at(address)
     s = c.scalars
@@ -433,26 +432,26 @@ def serve(address, until, unused):
         stop = min(time, s["horizon"][0], s["follow_up_due"][0])
         if not _all_know(c, stop):
             return MORE
-        for_whom = np.int64(0)
-        scrape_at = _next_scrape(s["scrape_interval"][0], s["scraped_time"][0], stop)
-        rank_scrape_at = _next_scrape(s["rank_interval"][0], s["rank_scraped_time"][0], stop)
-        if time == stop < math.inf and min(scrape_at, rank_scrape_at) <= stop:
-            for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
-            stop = min(scrape_at, rank_scrape_at)
+        scrape_at = rank_scrape_at = math.inf
+        if time == stop:
+            scrape_at = _next_scrape(s["scrape_interval"][0], s["scraped_time"][0], stop)
+            rank_scrape_at = _next_scrape(s["rank_interval"][0], s["rank_scraped_time"][0], stop)
         if s["in_order"][0] and _is_busy(c):
             # The next arrival is not known yet: no engine may go past a scrape that it will need.
-            scrape_at = _due_scrape(s["scrape_interval"][0], s["scraped_time"][0])
-            rank_scrape_at = _due_scrape(s["rank_interval"][0], s["rank_scraped_time"][0])
-            if min(scrape_at, rank_scrape_at) <= stop:
-                for_whom = np.int64(1) if scrape_at <= rank_scrape_at else np.int64(2)
-                stop = min(scrape_at, rank_scrape_at)
+            scrape_at = min(scrape_at, _due_scrape(s["scrape_interval"][0], s["scraped_time"][0]))
+            rank_due = _due_scrape(s["rank_interval"][0], s["rank_scraped_time"][0])
+            rank_scrape_at = min(rank_scrape_at, rank_due)
+        first_scrape = min(scrape_at, rank_scrape_at)
+        scrapes = not math.isinf(first_scrape) and first_scrape <= stop
+        if scrapes:
+            stop = first_scrape
         why = _run(c, stop)
         if why == CHANGED:
             continue
         if why != DONE:
             return why
-        if for_whom:
-            scrape(c, stop, for_whom == 2)
+        if scrapes:
+            scrape(c, stop, scrape_at > rank_scrape_at)
             continue
         if stop >= s["horizon"][0]:
             return DONE

@@ -150,8 +150,13 @@ def router_at(address):
 
 
 @compiled_inline
-def drawn_below(scalars, n):
-    """A random whole number from 0 to n - 1 (scalars: ROUTER_DTYPE (1,)); the bias is below n / 2**64."""
+def drawn_word(scalars):
+    """64 random bits of a router (scalars: ROUTER_DTYPE (1,))."""
     scalars["draws"][0] += np.uint64(1)
-    drawn = mix64(scalars["stream"][0] + mix64(scalars["draws"][0]))
-    return np.int64(drawn % np.uint64(n))
+    return mix64(scalars["stream"][0] + mix64(scalars["draws"][0]))
+
+
+@compiled_inline
+def drawn_below(scalars, n):
+    """A random whole number from 0 to n - 1; the bias is below n / 2**64."""
+    return np.int64(drawn_word(scalars) % np.uint64(n))

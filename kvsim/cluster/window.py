@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cache.block_hasher import BlockHasher
-from kvsim.cache.hashing import BlockContent
+from kvsim.cache.manager import content_of
 from kvsim.cluster.policy import RoutedRequest
 from kvsim.cluster.state import ROUTED_DTYPE
 from kvsim.tokens import Segments, stream_key
@@ -34,7 +34,7 @@ def window_of(requests: Sequence[RoutedRequest], hasher: BlockHasher) -> Window:
     segments = [np.zeros((0, 3), np.uint64)]
     first_hash = first_segment = 0
     for i, request in enumerate(requests):
-        own = hasher(request.prompt, _content(request))
+        own = hasher(request.prompt, content_of(request))
         n = request.num_prompt_tokens // hasher.block_size
         end = first_segment + len(request.prompt)
         keys = content_key(request.cache_salt, request.lora), session_key(request.session)
@@ -44,10 +44,3 @@ def window_of(requests: Sequence[RoutedRequest], hasher: BlockHasher) -> Window:
         segments.append(request.prompt)
         first_hash, first_segment = first_hash + n, end
     return routed, np.concatenate(hashes), np.concatenate(segments)
-
-
-def _content(request: RoutedRequest) -> BlockContent:
-    lora = None if request.lora is None else (request.lora.name, request.lora.path)
-    images = getattr(request, "features", ())
-    features = tuple((image.identifier, image.offset, image.length) for image in images)
-    return BlockContent(request.num_prompt_tokens, features, lora, request.cache_salt)

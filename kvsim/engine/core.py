@@ -236,16 +236,16 @@ class Arrivals(NamedTuple):
     def take(self, picked: NDArray[np.int64]) -> "Arrivals":
         """Those at these places, in ascending order, with what belongs to them."""
         rows = self.rows[picked]
-        hashes, rows["hash_offset"] = _ranges(self.hashes, rows["hash_offset"], rows["num_hashes"])
+        hashes, rows["hash_offset"] = ranges(self.hashes, rows["hash_offset"], rows["num_hashes"])
         counts = rows["num_features"] + rows["accept_len"]
-        features, rows["feature_offset"] = _ranges(self.features, rows["feature_offset"], counts)
+        features, rows["feature_offset"] = ranges(self.features, rows["feature_offset"], counts)
         return Arrivals(rows, hashes, features)
 
 
-def _ranges(
+def ranges(
     array: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Ranges of an array one after the other, and where each then begins."""
+    """Ranges of an array (a start and a length each) one after the other, and where each then begins."""
     new_starts = np.cumsum(lengths) - lengths
     return array[np.repeat(starts - new_starts, lengths) + np.arange(lengths.sum())], new_starts
 

@@ -113,11 +113,6 @@ class ClusterSection(Section):
     def num_replicas(self) -> int:
         return self.replicas if self.is_short else sum(group.replicas for group in self.groups.values())
 
-    @property
-    def is_single(self) -> bool:
-        """One replica and nobody who chooses."""
-        return self.is_short and self.replicas == 1 and self.router.is_plain
-
     def resolved(self) -> dict[str, Any]:
         """Plain values of the form that was given, with every default."""
         if self.is_short:

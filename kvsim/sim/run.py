@@ -10,7 +10,8 @@ import numpy as np
 import simpy
 
 from kvsim.cluster.fleet import Fleet
-from kvsim.cluster.serve import DONE, FOLLOW_UPS, PAUSE
+from kvsim.cluster.notes import DONE
+from kvsim.cluster.serve import FOLLOW_UPS, PAUSE
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import KvsimError
 from kvsim.gpu.cost import StepCost
@@ -33,6 +34,7 @@ from kvsim.sim.clock import wait_until
 from kvsim.sim.deployment import Deployment
 from kvsim.sim.instance import Instance
 from kvsim.sim.recorder import Recorder
+from kvsim.sim.refusal import refusal
 from kvsim.sim.sessions import OVER, Clients
 from kvsim.sim.stats import merged
 from kvsim.sim.stepping import SteppingFleet
@@ -248,13 +250,6 @@ def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
 
 def _refusal_of(block: RequestBlock, config: EngineConfig, i: int) -> str | None:
     return refusal(config, block[i])
-
-
-def refusal(config: EngineConfig, request: Request) -> str | None:
-    """Why a request can never run to its end, or None."""
-    num_output_tokens = min(request.num_output_tokens, request.max_tokens)
-    largest_image = max((feature.length for feature in request.features), default=0)
-    return config.refusal(request.num_prompt_tokens, num_output_tokens, largest_image)
 
 
 def run_scenario(

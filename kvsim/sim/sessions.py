@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvsim.engine.config import EngineConfig
+from kvsim.sim.refusal import refusal
 from kvsim.workload.request import Request
 
 
@@ -77,9 +78,4 @@ class Clients:
         return request and replace(request, arrival_time=max(request.arrival_time, time))
 
     def _is_refused(self, request: Request) -> bool:
-        num_output_tokens = min(request.num_output_tokens, request.max_tokens)
-        largest_image = max((feature.length for feature in request.features), default=0)
-        return all(
-            config.refusal(request.num_prompt_tokens, num_output_tokens, largest_image) is not None
-            for config in self._configs
-        )
+        return all(refusal(config, request) is not None for config in self._configs)

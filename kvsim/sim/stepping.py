@@ -20,12 +20,10 @@ from kvsim.cache.state import (
     LOG_CLEARED,
     LOG_FINISHED,
     LOG_FIRST_TOKEN,
-    LOG_ON,
     LOG_REMOVED,
     LOG_STORED,
-    log_of,
 )
-from kvsim.cluster.fleet import Replica, Sent
+from kvsim.cluster.fleet import Replica, Sent, logged_kinds
 from kvsim.cluster.index_events import apply_event_at
 from kvsim.cluster.notes import latest_tick
 from kvsim.cluster.policy import Chooser
@@ -114,10 +112,9 @@ class SteppingFleet:
         self._has_follow_ups, self._was_refused = has_follow_ups, False
         self._news: simpy.Event | None = None  # for `go_on`
         self._call: simpy.Event | None = None  # for the client
-        kinds = [LOG_FIRST_TOKEN, LOG_FINISHED, *(_EVENTS if router.policy.reads_events else ())]
         for number, member in enumerate(self._members):
             member.number = number
-            member.core.kv.pool.scalars["logged_kinds"] = log_of(*kinds) | (LOG_ON * logs_are_recorded)
+            member.core.kv.pool.scalars["logged_kinds"] = logged_kinds(router.policy, logs_are_recorded)
             env.process(self._engine(member))
         env.process(self._client())
 

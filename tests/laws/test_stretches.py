@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from clusters import InBlocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from kvsim.sim.deployment import Deployment
 from kvsim.sim.recorder import Recorder, with_notes
 from kvsim.sim.run import Simulation
 from kvsim.workload import ImageWorkload, SharedPrefixWorkload
-from kvsim.workload.request import blocks_of
 
 LOSSES = ("num_preempted_blocks", "num_lost_tokens", "num_recomputed_tokens")
 IN_STEPS = {
@@ -77,18 +77,6 @@ configs = st.builds(
     vllm_version=st.sampled_from(["0.33", "0.16"]),
 )
 drafts = st.sampled_from([{}, {"spec_method": "ngram", "num_speculative_tokens": 2, "acceptance_rate": 0.5}])
-
-
-class InBlocks:
-    """A workload whose requests come in blocks of a given size."""
-
-    def __init__(self, workload, size):
-        self.num_requests, self.max_concurrency = workload.num_requests, workload.max_concurrency
-        self.has_follow_ups = workload.has_follow_ups
-        self._workload, self._size = workload, size
-
-    def blocks(self, seed):
-        return blocks_of(self._workload.requests(seed), self._size)
 
 
 @dataclass(frozen=True)

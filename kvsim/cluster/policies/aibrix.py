@@ -15,7 +15,6 @@ from annotated_types import Ge, Gt
 
 from kvsim.addresses import array_at, words_at
 from kvsim.cluster.booking import overlaps, stored
-from kvsim.cluster.hash_table import has_room
 from kvsim.cluster.policies.picking import drawn_among_least
 from kvsim.cluster.policy import CompiledChooser, Policy
 from kvsim.cluster.prompt_hashes import PromptHashing
@@ -26,7 +25,7 @@ from kvsim.cluster.recency import (
     new_recency,
     oldest_time,
     recency_at,
-    room_for_entries,
+    room_to_remember,
     touch,
 )
 from kvsim.cluster.state import IN_HOLDERS, NO_ROOM, NUM_ARRAYS, drawn_below, router_at
@@ -122,10 +121,7 @@ def _choose(address, i, now):
     while swept - oldest_time(recency, _ALL) > parameters["ttl"][0]:
         _forget_oldest(router, recency)
     num_blocks = router.routed["num_blocks"][i]
-    if not has_room(router.holders, router.fill["used"][IN_HOLDERS], num_blocks):
-        router.fill["lacks"][IN_HOLDERS] = 1
-        return NO_ROOM
-    if not room_for_entries(recency, num_blocks):
+    if not room_to_remember(router, recency, num_blocks):
         return NO_ROOM
     overlaps(router, i)
     router.targets["score"][:] = 0.0

@@ -14,7 +14,6 @@ from annotated_types import Ge, Gt
 from kvsim.addresses import array_at, words_at
 from kvsim.cluster.active_blocks import blocks_in_use
 from kvsim.cluster.booking import overlaps, removed, stored
-from kvsim.cluster.hash_table import has_room
 from kvsim.cluster.policies.picking import drawn_among_least, drawn_by_softmax
 from kvsim.cluster.policy import CompiledChooser, Policy
 from kvsim.cluster.recency import (
@@ -24,10 +23,10 @@ from kvsim.cluster.recency import (
     new_recency,
     oldest_time,
     recency_at,
-    room_for_entries,
+    room_to_remember,
     touch,
 )
-from kvsim.cluster.state import IN_HOLDERS, NO_ROOM, NUM_ARRAYS, router_at
+from kvsim.cluster.state import NO_ROOM, NUM_ARRAYS, router_at
 from kvsim.compiled import compiled_entry, compiled_once, compiled_part
 
 PARAMETERS = np.dtype(
@@ -116,10 +115,7 @@ def _choose_from_history(address, i, now):
     ttl = array_at(words, NUM_ARRAYS, PARAMETERS, 1)["ttl"][0]
     _forget_expired(router, recency, now - ttl)
     num_blocks = router.routed["num_blocks"][i]
-    if not has_room(router.holders, router.fill["used"][IN_HOLDERS], num_blocks):
-        router.fill["lacks"][IN_HOLDERS] = 1
-        return NO_ROOM
-    if not room_for_entries(recency, num_blocks):
+    if not room_to_remember(router, recency, num_blocks):
         return NO_ROOM
     overlaps(router, i)
     target = _choose_by_cost(router, words, i)

@@ -29,8 +29,8 @@ from kvsim.cluster.policies.llm_d_scorers import PARAMETERS, SCORERS, add_scores
 from kvsim.cluster.policies.picking import drawn_among_most, drawn_fraction
 from kvsim.cluster.policy import CompiledChooser, Policy
 from kvsim.cluster.prompt_hashes import PromptHashing
-from kvsim.cluster.recency import Recency, grown, new_recency, recency_at, room_for_entries
-from kvsim.cluster.state import FILL_DTYPE, IN_HOLDERS, NO_ROOM, NUM_ARRAYS, drawn_below, router_at
+from kvsim.cluster.recency import Recency, grown, new_recency, recency_at, room_to_remember
+from kvsim.cluster.state import FILL_DTYPE, NO_ROOM, NUM_ARRAYS, drawn_below, router_at
 from kvsim.cluster.worker_sets import leading_blocks_of_either, num_words
 from kvsim.compiled import compiled_entry, compiled_inline, compiled_once, compiled_part
 from kvsim.errors import KvsimError
@@ -113,10 +113,7 @@ def _pick(router, words, i):
 def _choose_from_history(address, i, now):
     router, words = router_at(address), words_at(address)
     recency, num_blocks = recency_at(words, _MORE), router.routed["num_blocks"][i]
-    if not has_room(router.holders, router.fill["used"][IN_HOLDERS], num_blocks):
-        router.fill["lacks"][IN_HOLDERS] = 1
-        return NO_ROOM
-    if not room_for_entries(recency, num_blocks):
+    if not room_to_remember(router, recency, num_blocks):
         return NO_ROOM
     matched = array_at(words, _MATCHED, np.int64, 1)
     found_blocks(router.holders, router.hashes, router.routed["first_hash"][i], num_blocks, matched)

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from kvsim.cluster.state import drawn_below
+from kvsim.cluster.state import drawn_below, drawn_word
 from kvsim.compiled import compiled_inline
-from kvsim.tokens import mix64
 
 _FRACTION_BITS = np.uint64(11)  # of 64 are dropped: a float keeps 53
 _STEP = 1.0 / (1 << 53)
@@ -13,9 +12,7 @@ _STEP = 1.0 / (1 << 53)
 @compiled_inline
 def drawn_fraction(scalars):
     """A random number from 0 up to, not including, 1 (scalars: ROUTER_DTYPE (1,))."""
-    scalars["draws"][0] += np.uint64(1)
-    drawn = mix64(scalars["stream"][0] + mix64(scalars["draws"][0]))
-    return np.float64(drawn >> _FRACTION_BITS) * _STEP
+    return np.float64(drawn_word(scalars) >> _FRACTION_BITS) * _STEP
 
 
 @compiled_inline
