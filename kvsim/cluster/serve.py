@@ -25,7 +25,7 @@ from kvsim.cluster.notes import (
     publish,
     scrape,
 )
-from kvsim.cluster.state import ASK, NO_ROOM, router_at
+from kvsim.cluster.state import NO_ROOM, router_at
 from kvsim.compiled import compiled, compiled_inline, compiled_once, compiled_part
 from kvsim.engine.handle import counters_at, log_at, window_at
 from kvsim.engine.state import PLACE_DTYPE
@@ -233,19 +233,23 @@ def hand_over(c, i, target, time):
 
 @compiled_part
 def choose(c, i, time):
-    """The target for request `i`; ASK or NO_ROOM."""
+    """The target for request `i`, and DONE; or why there is none yet: CHOOSE or FULL_ROUTER."""
     s = c.scalars
     if s["decided"][0] != NONE:
-        return s["decided"][0]
+        return s["decided"][0], DONE
     if len(c.routes) == 1:
-        return np.int64(0)
+        return np.int64(0), DONE
     if s["choice"][0] != 0:
-        return call_choice(s["choice"][0], s["router"][0], i, time)
+        target = call_choice(s["choice"][0], s["router"][0], i, time)
+        if target != NO_ROOM:
+            return target, DONE
+        s["full_router"][0] = s["router"][0]
+        return target, FULL_ROUTER
     router = router_at(s["router"][0])
     if router.scalars["reads_events"][0]:
         overlaps(router, i)
     s["asked_time"][0] = time
-    return ASK
+    return NONE, CHOOSE
 
 
 # ---------------------------------------------------------------- engines
@@ -359,12 +363,9 @@ def deal(c):
     while s["position"][0] < s["num_ordered"][0]:
         i = c.order[s["position"][0]]
         time = max(c.arrivals["time"][i], s["latest_time"][0])
-        target = choose(c, i, time)
-        if target == ASK:
-            return CHOOSE
-        if target == NO_ROOM:
-            s["full_router"][0] = s["router"][0]
-            return FULL_ROUTER
+        target, why = choose(c, i, time)
+        if why != DONE:
+            return why
         hand_over(c, i, target, time)
     return DONE
 
@@ -466,12 +467,9 @@ def serve(address):
         if not _room_at(s["router"][0], s["next_uid"][0], i):
             s["full_router"][0] = s["router"][0]
             return FULL_ROUTER
-        target = choose(c, i, time)
-        if target == ASK:
-            return CHOOSE
-        if target == NO_ROOM:
-            s["full_router"][0] = s["router"][0]
-            return FULL_ROUTER
+        target, why = choose(c, i, time)
+        if why != DONE:
+            return why
         if not hand_over(c, i, target, time):
             return FULL_ROUTER
 

@@ -16,7 +16,6 @@ from kvsim.compiled import compiled_inline, compiled_once
 from kvsim.tokens import mix64
 
 # What a choice may be besides a target's number
-ASK = np.int64(-1)  # a policy in Python decides
 NO_ROOM = np.int64(-2)  # an array must grow first; nothing was changed
 
 ROUTER_DTYPE = np.dtype(
