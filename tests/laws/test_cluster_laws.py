@@ -4,11 +4,13 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from clusters import POLICIES, InBlocks, Run, clusters, many_texts, workloads
 from hypothesis import given
 from hypothesis import strategies as st
 from search import search
 
+pytestmark = pytest.mark.usefixtures("small_tables")
 COUNTERS = ("in_flight", "in_flight_tokens", "prefill_tokens", "active_blocks")
 READERS = [policy for policy in POLICIES if policy.reads_events]
 

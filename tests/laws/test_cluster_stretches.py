@@ -10,6 +10,7 @@ from test_stretches import in_order
 from kvsim.cluster import policies
 from kvsim.cluster.policies.user import UserPolicy
 
+pytestmark = pytest.mark.usefixtures("small_tables")
 NAMES = [f"{policy.names[0]}-{number}" for number, policy in enumerate(POLICIES)]
 
 
