@@ -22,7 +22,7 @@ def test_every_policy_takes_part():
 def test_stretches_and_single_steps_give_the_same(policy):
     """step_rows: 0 records nothing; few force engines to stop in order to be read."""
 
-    @search(8)
+    @search(25)
     @given(
         clusters(policy),
         workloads,
