@@ -46,6 +46,7 @@ from kvsim.engine.step import advance
 from kvsim.tokens import stream_key
 
 _MOST_STEPS = 1 << 17  # between two looks at the outside: a fraction of a second
+_ENDS, _NOTES = 4096, 1024  # rows at the start
 _MOST_ENDED = 1 << 14  # requests of all engines that wait to be collected
 
 Refusal = Callable[[EngineConfig, int], str | None]
@@ -136,8 +137,8 @@ class Fleet:
             arrivals=np.zeros(0, ARRIVAL_DTYPE),
             order=np.zeros(0, np.int64),
             refusals=np.zeros((len(kinds), 0), np.uint8),
-            ends=np.zeros(4096, END_DTYPE),
-            notes=np.zeros(1024 if event_delay or any(r.latency for r in replicas) else 0, NOTE_DTYPE),
+            ends=np.zeros(_ENDS, END_DTYPE),
+            notes=np.zeros(_NOTES if event_delay or any(r.latency for r in replicas) else 0, NOTE_DTYPE),
         )
         self._fill_members(kinds)
         in_order = has_follow_ups or max_concurrency is not None
@@ -404,6 +405,6 @@ class Fleet:
 
 
 def _doubled(array: NDArray[Any]) -> NDArray[Any]:
-    grown = np.zeros(2 * max(len(array), 512), array.dtype)
+    grown = np.zeros(2 * max(len(array), 1), array.dtype)
     grown[: len(array)] = array
     return grown

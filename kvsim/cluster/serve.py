@@ -56,7 +56,7 @@ CLUSTER_DTYPE = np.dtype(
         ("max_concurrency", "i8"),  # 0: no limit
         ("in_flight", "i8"),
         ("freed_time", "f8"),  # when the latest of them ended
-        ("decided", "i8"),  # target that Python chose for the next request, or NONE
+        ("decided", "i8"),  # target that was chosen for the next request already, or NONE
         ("asked_time", "f8"),  # when it is to choose, s
         ("member", "i8"),
         ("full_router", "i8"),
@@ -190,6 +190,7 @@ def hand_over(c, i, target, time):
     if route["router"] != 0:
         if not _room_at(route["router"], s["next_uid"][0], i):
             s["full_router"][0] = route["router"]
+            s["decided"][0] = target  # its policy is not to choose once more
             return False
         rank = call_choice(route["choice"], route["router"], i, time)
         m += rank

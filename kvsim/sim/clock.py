@@ -4,6 +4,9 @@ import math
 from collections.abc import Generator
 
 import simpy
+from simpy.core import EventPriority
+
+_LAST = EventPriority(2)  # SimPy's own are 0, urgent, and 1
 
 
 def delay_until(env: simpy.Environment, time: float) -> float:
@@ -25,3 +28,12 @@ def wait_until(env: simpy.Environment, time: float) -> Generator[simpy.Event, No
     """
     while env.now < time:
         yield env.timeout(delay_until(env, time))
+
+
+class EndOfInstant(simpy.Event):
+    """Happens now, after everything else that does, what that leads to included."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, priority=_LAST)

@@ -31,7 +31,7 @@ from kvsim.cluster.roster import add_hashes, routed_of
 from kvsim.cluster.router import Router
 from kvsim.cluster.serve import END_DTYPE, FOLLOW_UPS, MORE
 from kvsim.engine.core import NO_ARRIVALS, WAITING_FOR_REQUESTS, Arrivals, EngineCore
-from kvsim.sim.clock import delay_until, wait_until
+from kvsim.sim.clock import EndOfInstant, delay_until, wait_until
 from kvsim.tokens import mix64, stream_key
 
 _EVENTS = (LOG_STORED, LOG_REMOVED, LOG_CLEARED)
@@ -308,8 +308,7 @@ class SteppingFleet:
     def _engine(self, member: _Member) -> Generator[simpy.Event, None, None]:
         env, core = self.env, member.core
         while True:
-            for _ in range(3):
-                yield env.timeout(0)  # ends, and those who arrive at this instant, go first
+            yield EndOfInstant(env)  # ends, and those who arrive at this instant, go first
             if env.now >= self._horizon:
                 return
             self._let_in(member, env.now)

@@ -1,6 +1,6 @@
 """Clusters drawn at random, and a run of one: for laws that hold of all of them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -33,14 +33,17 @@ from kvsim.workload.request import blocks_of
 TICK = 1 / 64  # s; sums of it are exact, so that what can fall on one instant does
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Price:
     """Step times, with an API server in front that takes its time for each request."""
 
     name: str
-    parameters: np.ndarray = field(repr=False)
+    parameters: np.ndarray
     seconds: float = 0.0
     per_token: float = 0.0
+
+    def __repr__(self):
+        return self.name
 
     def frontend_seconds(self, prompt_tokens):
         return self.seconds + self.per_token * prompt_tokens
@@ -130,10 +133,10 @@ def _uniform(low, high):
     return {"distribution": "uniform", "min": low, "max": high}
 
 
-def _pace(count):
+def _pace(count, least=1):
     return {
         "rate": st.sampled_from([64.0, 16.0, 5.0, 50.0, float("inf")]),
-        count: st.integers(1, 40),
+        count: st.integers(least, 40),
         "max_concurrency": st.sampled_from([None, None, 1, 2, 7]),
         "arrival": st.sampled_from(["poisson", "constant", "constant"]),
     }
@@ -169,6 +172,7 @@ PICTURES = {
     "output_len": st.just(_uniform(1, 15)),
 }
 texts = st.builds(SharedPrefixWorkload, **TEXTS, **_pace("num_requests"))
+many_texts = st.builds(SharedPrefixWorkload, **TEXTS, **_pace("num_requests", 30))
 chats = st.builds(ChatWorkload, **CHATS, **_pace("num_sessions"))
 pictures = st.builds(ImageWorkload, **PICTURES, **_pace("num_requests"))
 PART = {"rate": st.just(1.0)}
@@ -272,7 +276,7 @@ class InBlocks:
 
     def __init__(self, workload, size):
         self.num_requests, self.max_concurrency = workload.num_requests, workload.max_concurrency
-        self.has_follow_ups = workload.has_follow_ups
+        self.has_follow_ups, self.has_sessions = workload.has_follow_ups, workload.has_sessions
         self._workload, self._size = workload, size
 
     def blocks(self, seed):
@@ -291,7 +295,7 @@ class Run:
             self.deployment,
             workload,
             seed=7,
-            log=RequestLog(requests),
+            log=RequestLog(requests, has_sessions=workload.has_sessions),
             horizon=horizon,
             recorder=recorder,
             step_by_step=step_by_step,
@@ -302,3 +306,7 @@ class Run:
         self.steps, self.events = (steps.read(), events.read()) if step_rows else (None, None)
         self.stats, self.router_stats = simulation.stats(), simulation.router_stats()
         self.end, self.first_refusal = simulation.simulated_seconds, simulation.first_refusal
+        fleet = simulation._fleet
+        self.router = fleet.router
+        self.balancers = [replica.balancer for replica in fleet.replicas if replica.balancer]
+        self.deals = not step_by_step and bool(fleet._state.scalars["deals"][0])  # and so keeps no books

@@ -10,6 +10,7 @@ from test_stretches import in_order
 from kvsim.cluster import policies
 from kvsim.cluster.policies.user import UserPolicy
 
+pytestmark = pytest.mark.usefixtures("small_tables")
 NAMES = [f"{policy.names[0]}-{number}" for number, policy in enumerate(POLICIES)]
 
 
@@ -21,7 +22,7 @@ def test_every_policy_takes_part():
 def test_stretches_and_single_steps_give_the_same(policy):
     """step_rows: 0 records nothing; few force engines to stop in order to be read."""
 
-    @search(8)
+    @search(25)
     @given(
         clusters(policy),
         workloads,

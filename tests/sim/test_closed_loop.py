@@ -94,3 +94,14 @@ def test_a_scenario_without_a_limit_keeps_its_hash() -> None:
     plain = scenario(num_requests=3, rate=1.0)
     assert plain.scenario_hash != scenario(num_requests=3, rate=1.0, max_concurrency=1).scenario_hash
     assert plain.scenario_hash == "b6bb43e1315748d7e173c947ef9e097a9688df3bcaf2fe2879a14ab45a52697e"
+
+
+@pytest.mark.parametrize(("num_gpu_blocks", "cached"), [(51, 144), (46, 80), (42, 16), (41, 0)])
+def test_sessions_asked_in_turn_lose_their_cache_at_once_in_a_smaller_pool(num_gpu_blocks, cached) -> None:
+    """EVC-02 of the public cases: five prompts of 10 blocks in turn, three rounds, one at a time."""
+    engine = {"num_gpu_blocks_override": num_gpu_blocks, "max_model_len": 512}
+    turns = {"type": "shared_prefix", "num_prefixes": 5, "popularity": "cycle", "prefix_len": 160}
+    values = BASE | {"engine": engine, "workload": turns | {"suffix_len": 0, "output_len": 1}}
+    values["workload"] |= {"num_requests": 15, "max_concurrency": 1}
+    frame = Scenario(**values).run().requests
+    assert frame.num_cached_tokens.tolist() == [0] * 5 + [cached] * 10
