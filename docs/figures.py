@@ -16,7 +16,7 @@ from kvsim.sweep import SweepResult
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 REFERENCE = ROOT / "results" / "reference"
-SWEPT = ("block_size", "qwen3vl_sizing")
+SWEPT = ("block_size", "qwen3vl_sizing", "routers")
 
 
 def compute() -> None:
@@ -32,6 +32,7 @@ def draw(folder: Path) -> list[Path]:
             "gpu_memory_utilization", "block_size", "hit_rate"
         ),
         "qwen3vl_sizing.png": sizing(result("qwen3vl_sizing")),
+        "routers.png": result("routers").plot.routers(),
     }
     return [save(picture, folder / name) for name, picture in pictures.items()]
 

@@ -56,6 +56,7 @@ def _phrases() -> list[tuple[str, str]]:
     )
     cached, plain = (answer("slo_goodput", "rate", enable_prefix_caching=on) for on in (True, False))
     one, many = (answer("tenants", "prefix_cache_hit_rate", num_tenants=count) for count in (0, 16))
+    blind, aware = (answer("routers", "prefix_cache_hit_rate", router=r) for r in ("round_robin", "dynamo_kv"))
     output = repr(kvsim.load_scenario(ROOT / "scenarios" / "quickstart.yaml").run())
     return [
         (r"\| [\d.]+% of the prompt tokens \|", f"| {saved:.1%} of the prompt tokens |"),
@@ -70,6 +71,10 @@ def _phrases() -> list[tuple[str, str]]:
         (
             r"[\d.]+% of the prompt tokens hit in one cache for all, [\d.]+% with",
             f"{one:.1%} of the prompt tokens hit in one cache for all, {many:.1%} with",
+        ),
+        (
+            r"[\d.]+% of the prompt tokens hit under round robin, [\d.]+% under",
+            f"{blind:.1%} of the prompt tokens hit under round robin, {aware:.1%} under",
         ),
         (r"```\nquickstart: .*?\n```", f"```\n{output}\n```"),
     ]

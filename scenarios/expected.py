@@ -40,6 +40,7 @@ CHIEF = (
     "generation_tokens_per_second",
     "request_goodput",
     "slo.all.share",
+    "imbalance.requests.max_over_mean",
 )
 
 

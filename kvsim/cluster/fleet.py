@@ -205,11 +205,14 @@ class Fleet:
         s = self._state.scalars[0]
         return bool(s["position"] < s["num_ordered"])
 
-    def extend(self, block: Any, known_until: float, refusal: Refusal) -> None:
+    def extend(
+        self, block: Any, known_until: float, refusal: Refusal, *, are_follow_ups: bool = False
+    ) -> None:
         """Requests that come, a `kvsim.workload.RequestBlock` in order of arrival.
 
         known_until: seconds; all requests that set out by themselves before it are known now.
         refusal(config, i): why engines of that configuration refuse request i of the block, or None.
+        are_follow_ups: they follow from ends, and go after others that set out at the same instant.
         """
         s = self._state.scalars
         waiting = self._state.order[s["position"][0] : s["num_ordered"][0]]
@@ -225,6 +228,7 @@ class Fleet:
         old = self._state
         arrivals = np.zeros(n + m, ARRIVAL_DTYPE)
         arrivals[:n], arrivals["time"][n:] = old.arrivals[kept], block.arrival_times
+        arrivals["is_follow_up"][n:] = are_follow_ups
         refusals = np.zeros((len(self._windows), n + m), np.uint8)
         refusals[:, :n] = old.refusals[:, kept]
         self._roster.keep(kept, block)
@@ -232,7 +236,7 @@ class Fleet:
             refusals[kind, n:] = self._refused(kind, block, n, refusal)
         arrivals["is_refused"] = refusals.all(axis=0)
         order = np.concatenate([np.searchsorted(kept, waiting), np.arange(n, n + m)])
-        order = order[np.argsort(arrivals["time"][order], kind="stable")]
+        order = order[np.lexsort((arrivals["is_follow_up"][order], arrivals["time"][order]))]
         self._relink(kept, inboxes)
         self._state = old._replace(arrivals=arrivals, order=order, refusals=refusals)
         s["position"], s["num_ordered"], s["known_until"] = 0, len(order), known_until

@@ -21,8 +21,9 @@ from kvsim.cache.state import (
     LOG_STORED,
     NONE,
 )
-from kvsim.cluster.booking import cleared, end, first_token, removed, stored
+from kvsim.cluster.booking import end, first_token
 from kvsim.cluster.hash_table import expect
+from kvsim.cluster.index_events import apply_event
 from kvsim.cluster.state import router_at
 from kvsim.compiled import compiled_inline, compiled_part
 from kvsim.engine.handle import counters_at, log_at, requests_at
@@ -48,7 +49,7 @@ MEMBER_DTYPE = np.dtype(
         ("is_unread", "i8"),
         ("num_read", "i8"),  # rows of its log
         ("num_messages", "i8"),
-        ("message_lost", "i8"),  # NONE: not drawn yet
+        ("message_lost", "i8"),  # 1: it is; 2: it has KV events; 3: both; NONE: not drawn yet
         ("published_time", "f8"),
         ("num_waiting", "i8"),
         ("num_running", "i8"),
@@ -113,15 +114,15 @@ def _is_lost(c, m):
 
 
 @compiled_inline
-def _apply(router, target, kind, block_hash):
-    """What a KV event says; False if the index has no room for it."""
-    if kind == LOG_STORED:
-        return stored(router, target, block_hash)
-    if kind == LOG_REMOVED:
-        removed(router, target, block_hash)
-    else:
-        cleared(router, target)
-    return True
+def _apply(c, m, kind, block_hash):
+    """What a KV event says; False if an index has no room for it."""
+    s, members = c.scalars, c.members
+    router = s["router"][0]
+    full = apply_event(
+        router, members["target"][m], members["rank_router"][m], members["rank"][m], kind, block_hash
+    )
+    s["full_router"][0] = full
+    return full == 0
 
 
 @compiled_part
@@ -173,22 +174,16 @@ def _end_at(address, uid):
     end(router_at(address), uid)
 
 
-@compiled_inline
-def _is_indexed(kind, is_of_group):
-    """Whether an entry of the log is a KV event of the group that the index follows."""
-    return kind == LOG_CLEARED or (is_of_group and kind in (LOG_STORED, LOG_REMOVED))
-
-
 @compiled_part
 def deliver(c, m):
     """The routers read what an engine's latest step has published; DONE, or which arrays are full."""
     s, member = c.scalars, c.members[m]
     log, scalars = log_at(member["engine"])
-    router, time, target = router_at(s["router"][0]), member["published_time"], member["target"]
+    router, time = router_at(s["router"][0]), member["published_time"]
     reads_events = router.scalars["reads_events"][0] != 0
     if member["message_lost"] < 0:
         c.members["message_lost"][m] = np.int64(_is_lost(c, m)) if reads_events else np.int64(0)
-    lost, late = c.members["message_lost"][m] == 1, s["event_delay"][0] + member["latency"]
+    lost, late = c.members["message_lost"][m] & 1 == 1, s["event_delay"][0] + member["latency"]
     n, total = member["num_read"], scalars["log_len"][0]
     while n < total:
         if reads_events and n + AHEAD < total:
@@ -206,19 +201,22 @@ def deliver(c, m):
             if member["rank_router"] != 0:
                 _end_at(member["rank_router"], uid)
             _ended(c, m, log["first"][n], log["last"][n], time)
-        elif reads_events and not lost and _is_indexed(kind, log["group_id"][n] == member["index_group"]):
-            if late > 0.0:
+        elif reads_events and kind in (LOG_STORED, LOG_REMOVED, LOG_CLEARED):
+            c.members["message_lost"][m] |= 2
+            is_other = kind != LOG_CLEARED and log["group_id"][n] != member["index_group"]
+            if lost or is_other:
+                pass
+            elif late > 0.0:
                 if not _send_late(c, m, kind, log["hash_lo"][n], time + late):
                     return _FULL_NOTES
-            elif not _apply(router, target, kind, log["hash_lo"][n]):
-                s["full_router"][0] = s["router"][0]
+            elif not _apply(c, m, kind, log["hash_lo"][n]):
                 return _FULL_ROUTER
         n += 1
     c.members["num_read"][m] = n
     if not s["logs_are_recorded"][0]:
         scalars["log_len"][0] = 0
         c.members["num_read"][m] = 0
-    if reads_events:
+    if c.members["message_lost"][m] & 2:  # vLLM publishes no empty message
         router.scalars["num_messages"][0] += 1
         router.scalars["num_lost_messages"][0] += lost
     c.members["num_messages"][m] += 1
@@ -231,12 +229,10 @@ def deliver(c, m):
 def deliver_late(c, time):
     """KV events that have arrived by `time`; DONE, or that the router is full."""
     s, members, notes = c.scalars, c.members, c.notes
-    router = router_at(s["router"][0])
     for m in range(len(members)):
         n = members["first_note"][m]
         while n != NONE and notes["time"][n] <= time:
-            if not _apply(router, members["target"][m], notes["kind"][n], notes["hash"][n]):
-                s["full_router"][0] = s["router"][0]
+            if not _apply(c, m, notes["kind"][n], notes["hash"][n]):
                 return _FULL_ROUTER
             following = notes["next"][n]
             notes["next"][n] = s["first_spare_note"][0]

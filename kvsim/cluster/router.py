@@ -114,7 +114,7 @@ class Router:
     ) -> None:
         _check_block_sizes(policy, targets, name)
         self.policy, self.name, self.facts = policy, name, tuple(targets)
-        self.names = [target.name for target in targets]
+        self.names = tuple(target.name for target in targets)
         self.state = _new_state(policy, targets, stream_key(seed, "router", name))
         self._own_hashing = policy.own_hashing(self.block_size)
         self.chooser = policy.start(self)
@@ -243,6 +243,8 @@ class Router:
         return View(now, self.names, targets, self._draw)
 
     def _draw(self, n: int) -> int:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(f"draw({n!r}): give a whole number from 1 on")
         return int(_draw_at(self.address, n))
 
 

@@ -86,6 +86,7 @@ ARRIVAL_DTYPE = np.dtype(
     [
         ("time", "f8"),  # when it would set out, seconds
         ("is_refused", "i8"),  # no engine takes it
+        ("is_follow_up", "i8"),  # goes after the others of its instant
         ("uid", "i8"),  # given when it sets out
         ("sent_time", "f8"),
         ("member", "i8"),  # the engine that got it, or NONE if that refused it:
@@ -161,8 +162,12 @@ def _all_know(c, time):
     """Whether no request that is not in the window could set out before `time` and the window's next."""
     s = c.scalars
     if s["position"][0] < s["num_ordered"][0]:
-        full = s["max_concurrency"][0] > 0 and s["in_flight"][0] >= s["max_concurrency"][0]
-        if full or c.arrivals["time"][c.order[s["position"][0]]] <= s["known_until"][0]:
+        i, full = c.order[s["position"][0]], False
+        if s["max_concurrency"][0] > 0:
+            full = s["in_flight"][0] >= s["max_concurrency"][0]
+        if c.arrivals["is_follow_up"][i] and c.arrivals["time"][i] == s["known_until"][0]:
+            return time < s["known_until"][0]  # others that arrive at that instant go first
+        if full or c.arrivals["time"][i] <= s["known_until"][0]:
             return True  # requests set out in the order of their own times
     return time <= s["known_until"][0]
 
@@ -447,11 +452,13 @@ def serve(address, until, unused):
         if for_whom:
             scrape(c, stop, for_whom == 2)
             continue
-        if time > stop or stop >= s["horizon"][0]:
-            return FOLLOW_UPS if s["follow_up_due"][0] < s["horizon"][0] else DONE
-        why = look(c, time)
+        if stop >= s["horizon"][0]:
+            return DONE
+        why = look(c, stop)  # all that ends at one instant is told together
         if why != DONE:
             return why
+        if time > stop:
+            return FOLLOW_UPS
         if s["follow_up_due"][0] < time or next_time(c) != time:
             continue  # what it learned matters for what comes next
         i = c.order[s["position"][0]]

@@ -65,6 +65,15 @@ def holds(table, block_hash, target):
     return (table[row, _word(target)] & _bit(target)) != _ZERO
 
 
+@compiled_inline
+def only_holds(table, row, target):
+    """Whether a target holds the block of a row, and no other does."""
+    for k in range(1, table.shape[1]):
+        if table[row, k] != (_bit(target) if k == _word(target) else _ZERO):
+            return False
+    return True
+
+
 @compiled_part
 def _discard_at(table, fill, which, row, target):
     table[row, _word(target)] &= ~_bit(target)

@@ -163,7 +163,7 @@ class RunPlots:
             if len(replicas) <= 1:
                 return [Sample("all", _numbers(requests[kind]))]
             return [
-                Sample(f"replica {i}", _numbers(requests.loc[requests["instance"] == i, kind]))
+                Sample(self._name_of(i), _numbers(requests.loc[requests["instance"] == i, kind]))
                 for i in replicas
             ]
         events = self._result.events
@@ -180,6 +180,10 @@ class RunPlots:
         scenario = self._scenario(trace)
         size *= scenario.engine.decode_context_parallel_size or 1
         return [Sample("all", reuse_gaps(events, scenario, size))]
+
+    def _name_of(self, replica: int) -> str:
+        named = self._result.metrics.get("replicas", ())
+        return named[replica]["name"] if replica < len(named) else f"replica {replica}"
 
     def _measured(self, replica: int | None) -> pd.DataFrame:
         requests = self._result.requests

@@ -114,12 +114,14 @@ def _worst(parts: Sequence[Part]) -> list[Part]:
 
 def _routers(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     routers = metrics["routers"]
-    count = len(metrics["replicas"])
+    replicas = len({part["name"].partition("/")[0] for part in metrics["replicas"]})
+    ranks = len(metrics["replicas"])
+    count = f"{replicas:,} replicas" + (f", {ranks:,} data-parallel ranks" if ranks > replicas else "")
     if len(routers) == 1:
-        return [("Router", f"{routers[0]['policy']} over {count:,} replicas")]
+        return [("Router", f"{routers[0]['policy']} over {count}")]
     shown = ", ".join(f"{each['name']}: {each['policy']}" for each in routers[:6])
     more = f" and {len(routers) - 6:,} more" if len(routers) > 6 else ""
-    return [("Routers", f"{shown}{more}; {count:,} replicas")] if routers else []
+    return [("Routers", f"{shown}{more}; {count}")] if routers else []
 
 
 def _imbalance(of: Mapping[str, Any]) -> str:

@@ -89,7 +89,11 @@ def _router(name: str, values: dict[str, Any], folder: Path) -> RouterSection:
             raise FieldError(given, _no_parameter(given, kind))
     checked = section.model_validate(values)
     parameters = {field.name: getattr(checked, field.name) for field in dataclasses.fields(kind)}
-    policy = kind(**parameters)
+    try:
+        policy = kind(**parameters)
+    except KvsimError as error:
+        field, _, problem = str(error).partition(": ")
+        raise FieldError(field, problem) from None
     return _checked(checked, policy, policy=kind.names[0], parameters=_plain(parameters))
 
 

@@ -1,8 +1,20 @@
 """Waiting on SimPy's clock."""
 
+import math
 from collections.abc import Generator
 
 import simpy
+
+
+def delay_until(env: simpy.Environment, time: float) -> float:
+    """The longest delay that does not end after `time`, seconds.
+
+    The clock adds it to the present instant, and the sum of rounded numbers may lie beyond.
+    """
+    delay = time - env.now
+    while env.now + delay > time:
+        delay = math.nextafter(delay, 0.0)
+    return delay
 
 
 def wait_until(env: simpy.Environment, time: float) -> Generator[simpy.Event, None, None]:
@@ -12,4 +24,4 @@ def wait_until(env: simpy.Environment, time: float) -> Generator[simpy.Event, No
     second then is exact. No instant is ever seen before it has come.
     """
     while env.now < time:
-        yield env.timeout(time - env.now)
+        yield env.timeout(delay_until(env, time))

@@ -90,7 +90,7 @@ class Simulation:
         if workload.has_follow_ups and most is not None:
             configs = list({id(core.config): core.config for core in deployment.cores}.values())
             self._clients, most = Clients(requests_of(blocks), most, configs), None
-        self._late: list[Request] = []  # first requests of clients whose engine refused the one before
+        self._refused: list[tuple[float, int, str]] = []  # time, uid, id; clients go on from there, too
         kind: Any = partial(SteppingFleet, self.env) if step_by_step else Fleet
         self._fleet = deployment.fleet(
             kind,
@@ -158,9 +158,10 @@ class Simulation:
         if begun := self._clients.begin():
             yield RequestBlock.of(begun)
 
-    def _extend(self, block: RequestBlock, known_until: float) -> None:
+    def _extend(self, block: RequestBlock, known_until: float, *, are_follow_ups: bool = False) -> None:
         self._note_sent()
-        self._fleet.extend(block, known_until, lambda config, i: refusal(config, block[i]))
+        why = partial(_refusal_of, block)
+        self._fleet.extend(block, known_until, why, are_follow_ups=are_follow_ups)
 
     def _go_on(self, known_until: float) -> Generator[simpy.Event, None, Any]:
         """Serve until MORE requests must be known, or all is DONE."""
@@ -169,29 +170,36 @@ class Simulation:
             turn = self._fleet.go_on()
             why = (yield from turn) if self._step_by_step else turn
             self._note_sent()
-            if why == FOLLOW_UPS or self._late:
-                requests, self._late = [*self._late, *(self._next_turns() if why == FOLLOW_UPS else ())], []
-                why = FOLLOW_UPS
-                if requests:
-                    self._extend(RequestBlock.of(sorted(requests, key=_arrival)), known_until)
+            if why == FOLLOW_UPS and (requests := self._next_turns()):
+                self._extend(RequestBlock.of(requests), known_until, are_follow_ups=True)
             if self._on_progress is not None:
                 self._on_progress(self.log.num_ended, self._num_requests, self._fleet.now)
         return why
 
     def _next_turns(self) -> list[Request]:
-        """What follows from the requests that have ended."""
-        requests: list[Request] = []
-        for end in self._fleet.take_ends():
-            follow_up = self._follow_ups.pop(int(end["uid"]), None)
-            if follow_up is None or not math.isfinite(end["think_time"]):
-                continue
-            if self._clients is not None and follow_up is OVER:
-                requests += self._clients.over(float(end["time"]))
-                continue
-            time = float(end["time"]) + float(end["think_time"])
-            request = follow_up.next_request(time, int(end["num_output_tokens"]))
-            requests += [request] if self._clients is None else self._clients.go_on(request)
-        return requests
+        """What follows from the requests that have ended, or were refused, in order of arrival.
+
+        Of those that arrive together, what follows from an earlier end goes first.
+        """
+        requests, refused, self._refused = list[Request](), self._refused, []
+        ends = [(float(end["time"]), int(end["uid"]), end) for end in self._fleet.take_ends()]
+        for time, uid, what in sorted([*ends, *refused], key=lambda each: each[:2]):
+            if isinstance(what, str):
+                assert self._clients is not None
+                requests += self._clients.refused(what, time)
+            else:
+                requests += self._following(time, uid, what)
+        return sorted(requests, key=lambda request: request.arrival_time)
+
+    def _following(self, time: float, uid: int, end: np.void) -> list[Request]:
+        """What follows from the end of a request at `time`, an END_DTYPE row."""
+        follow_up = self._follow_ups.pop(uid, None)
+        if follow_up is None or not math.isfinite(end["think_time"]):
+            return []
+        if self._clients is not None and follow_up is OVER:
+            return self._clients.over(time)
+        request = follow_up.next_request(time + float(end["think_time"]), int(end["num_output_tokens"]))
+        return [request] if self._clients is None else self._clients.go_on(request)
 
     def _note_sent(self) -> None:
         """Open rows of the log for the requests that have set out."""
@@ -204,7 +212,7 @@ class Simulation:
             self.first_refusal = self.first_refusal or reason
             self.log.refuse(first + k, reason)
             if self._clients is not None:
-                self._late += self._clients.refused(sent.request_ids[k], float(sent.times[k]))
+                self._refused.append((float(sent.times[k]), first + 1 + k, sent.request_ids[k]))
         for k, follow_up in enumerate(sent.follow_ups or ()):
             if follow_up is not None and k not in sent.reasons:
                 self._follow_ups[first + 1 + k] = follow_up
@@ -227,10 +235,6 @@ class Simulation:
             raise
 
 
-def _arrival(request: Request) -> float:
-    return request.arrival_time
-
-
 def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
     """A block cut so that its parts have no more than `TOKENS_AT_ONCE` tokens, or are single requests."""
     ends = np.cumsum(block.num_prompt_tokens + block.num_output_tokens)
@@ -240,6 +244,10 @@ def _parts(block: RequestBlock) -> Iterator[RequestBlock]:
         end = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
         yield block[first:end]
         first = end
+
+
+def _refusal_of(block: RequestBlock, config: EngineConfig, i: int) -> str | None:
+    return refusal(config, block[i])
 
 
 def refusal(config: EngineConfig, request: Request) -> str | None:

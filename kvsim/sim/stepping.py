@@ -26,13 +26,14 @@ from kvsim.cache.state import (
     log_of,
 )
 from kvsim.cluster.fleet import Replica, Sent
+from kvsim.cluster.index_events import apply_event_at
 from kvsim.cluster.notes import latest_tick
 from kvsim.cluster.policy import Chooser
 from kvsim.cluster.roster import add_hashes, routed_of
 from kvsim.cluster.router import Router
 from kvsim.cluster.serve import END_DTYPE, FOLLOW_UPS, MORE
 from kvsim.engine.core import NO_ARRIVALS, WAITING_FOR_REQUESTS, Arrivals, EngineCore
-from kvsim.sim.clock import wait_until
+from kvsim.sim.clock import delay_until, wait_until
 from kvsim.tokens import mix64, stream_key
 
 _EVENTS = (LOG_STORED, LOG_REMOVED, LOG_CLEARED)
@@ -43,6 +44,7 @@ class _Pending:
     """A request that has not set out; arrivals and reasons by kind of engine."""
 
     time: float
+    is_follow_up: bool
     number: int
     block: Any = field(compare=False)
     arrivals: list[Arrivals] = field(compare=False)
@@ -129,7 +131,7 @@ class SteppingFleet:
     def has_waiting(self) -> bool:
         return bool(self._pending)
 
-    def extend(self, block: Any, known_until: float, refusal: Any) -> None:
+    def extend(self, block: Any, known_until: float, refusal: Any, *, are_follow_ups: bool = False) -> None:
         for i in range(len(block)):
             one = block[i : i + 1]
             reasons = []
@@ -139,8 +141,8 @@ class SteppingFleet:
             if one.follow_ups is not None and one.follow_ups[0] is not None:
                 for each in arrivals:
                     each.rows["think_time"] = one.follow_ups[0].think_time
-            pending = _Pending(float(one.arrival_times[0]), next(self._numbers), one, arrivals, reasons)
-            heapq.heappush(self._pending, pending)
+            place = float(one.arrival_times[0]), are_follow_ups, next(self._numbers)
+            heapq.heappush(self._pending, _Pending(*place, one, arrivals, reasons))
         self._known_until = known_until
         _ring(self._call)
 
@@ -155,7 +157,11 @@ class SteppingFleet:
             head = self._pending[0]
             if head.time > env.now:
                 self._call = env.event()
-                yield self._call | env.timeout(head.time - env.now)
+                yield self._call | env.timeout(delay_until(env, head.time))
+                continue
+            if head.is_follow_up and head.time >= self._known_until:
+                self._call = env.event()
+                yield self._call  # others that arrive at this instant go first
                 continue
             if self._in_flight >= self._most and None in head.reasons:
                 self._call = env.event()
@@ -240,7 +246,7 @@ class SteppingFleet:
         key = mix64(np.uint64(number))
         drawn = float(mix64(np.uint64((self._loss_stream + int(key)) % (1 << 64)))) / float(1 << 64)
         member.num_messages += 1
-        if self.router.policy.reads_events:
+        if self.router.policy.reads_events and any(row["kind"] in _EVENTS for row in rows):
             counted = self.router.state.scalars
             counted["num_messages"] += 1
             counted["num_lost_messages"] += drawn < self._event_loss
@@ -262,12 +268,11 @@ class SteppingFleet:
                     self._apply(member, kind, int(row["hash_lo"]))
 
     def _apply(self, member: _Member, kind: int, block_hash: int) -> None:
-        if kind == LOG_STORED:
-            self.router.stored(member.target, block_hash)
-        elif kind == LOG_REMOVED:
-            self.router.removed(member.target, block_hash)
-        else:
-            self.router.cleared(member.target)
+        outer, inner = self.router, member.replica.balancer
+        inside = inner.address if inner else 0
+        event = member.target, inside, member.rank, kind, np.uint64(block_hash)
+        while full := apply_event_at(outer.address, *event):
+            (outer if full == outer.address or inner is None else inner).grow()
 
     def _end(self, member: _Member, time: float, row: np.void) -> None:
         uid, request = int(row["request"]), member.core.requests[row["first"]]
@@ -354,7 +359,7 @@ class SteppingFleet:
             if math.isinf(self._known_until):
                 yield self._news
             else:
-                yield self._news | self.env.timeout(self._known_until - self.env.now)
+                yield self._news | self.env.timeout(delay_until(self.env, self._known_until))
 
     def close(self) -> None:
         """Those who reached an engine during its last step wait there; routers learn what was published."""

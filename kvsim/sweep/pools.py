@@ -6,6 +6,7 @@ All give futures, so whoever hands out the points need not know which it is.
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -80,6 +81,8 @@ class Processes:
 
         from loky import ProcessPoolExecutor
 
+        # loky ends a worker that has grown large between two points; nothing is wrong with that
+        warnings.filterwarnings("ignore", "A worker (was restarted|stopped) while some jobs", UserWarning)
         self.slots = workers * POINTS_AHEAD
         with _quiet_trackers():
             resource_tracker.ensure_running()  # when it starts it lets signals through, so not within

@@ -62,7 +62,7 @@ def test_an_unknown_policy_is_told_the_known_ones():
 
 def test_choices_do_not_depend_on_the_hash_seed():
     here = Path(__file__).parent
-    code = "from test_catalog import CLASSES, choices; print([choices(policy(), 1) for policy in CLASSES])"
+    code = "from test_policies import CLASSES, choices; print([choices(policy(), 1) for policy in CLASSES])"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],

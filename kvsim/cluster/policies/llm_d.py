@@ -230,12 +230,17 @@ class LlmD(Policy):
 
     def _weights(self) -> dict[str, float]:
         """By the names of PARAMETERS; raises KvsimError for an unknown scorer."""
-        found = {}
+        found: dict[str, float] = {}
+        known = ", ".join(scorer.replace("_", "-") for scorer in SCORERS)
+        if not self.weights:
+            raise KvsimError(f"weights: empty; give at least one of {known}")
         for name, weight in self.weights.items():
-            found[name.replace("-", "_").removesuffix("_scorer")] = weight
-            if not found.keys() <= set(SCORERS):
-                known = ", ".join(scorer.replace("_", "-") for scorer in SCORERS)
+            scorer = name.replace("-", "_").removesuffix("_scorer")
+            if scorer not in SCORERS:
                 raise KvsimError(f"weights: {name!r} is no scorer of llm_d; known: {known}")
+            if scorer in found:
+                raise KvsimError(f"weights: {scorer.replace('_', '-')} is named twice")
+            found[scorer] = weight
         return found
 
     def __post_init__(self) -> None:

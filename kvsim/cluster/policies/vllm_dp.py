@@ -74,12 +74,14 @@ class VllmDp(Policy):
     def num_clients(self) -> int:
         return self.client_count if self.client_index is None else 1
 
-    def start(self, router: Any) -> CompiledChooser:
+    def __post_init__(self) -> None:
         """Raises KvsimError for a client that does not exist."""
         if self.client_index is not None and self.client_index >= self.client_count:
             raise KvsimError(
                 f"client_index: {self.client_index} is not below client_count, which is {self.client_count}"
             )
+
+    def start(self, router: Any) -> CompiledChooser:
         n = router.num_targets
         indices = range(self.client_count) if self.client_index is None else [self.client_index]
         starts = np.array([n * index // self.client_count for index in indices], np.int64)
