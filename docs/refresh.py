@@ -56,7 +56,8 @@ def _phrases() -> list[tuple[str, str]]:
     )
     cached, plain = (answer("slo_goodput", "rate", enable_prefix_caching=on) for on in (True, False))
     one, many = (answer("tenants", "prefix_cache_hit_rate", num_tenants=count) for count in (0, 16))
-    blind, aware = (answer("routers", "prefix_cache_hit_rate", router=r) for r in ("round_robin", "dynamo_kv"))
+    compared = ("round_robin", "dynamo_kv")
+    blind, aware = (answer("routers", "prefix_cache_hit_rate", router=name) for name in compared)
     output = repr(kvsim.load_scenario(ROOT / "scenarios" / "quickstart.yaml").run())
     return [
         (r"\| [\d.]+% of the prompt tokens \|", f"| {saved:.1%} of the prompt tokens |"),

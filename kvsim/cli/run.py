@@ -63,6 +63,11 @@ def run_command(
 def _cells_on(scenario: Scenario, workers: int | None, ray: str | None) -> AbstractContextManager[MapCells]:
     """Workers for several cells; none are needed for a single one."""
     if len(scenario.cluster.routers) < 2:
+        if ray:
+            raise KvsimError(
+                f"--ray {ray}: a scenario with one router is one run; workers are for several routers, "
+                "--compare-routers and sweeps"
+            )
         return nullcontext(map)
     from kvsim.sweep.cells import cells_on  # loads what sweeps need
 

@@ -115,6 +115,7 @@ class Fleet:
         self.cores = [core for replica in replicas for core in replica.cores]
         kinds = sorted({replica.kind for replica in replicas})
         self._of_kind = [next(r.cores[0] for r in replicas if r.kind == kind) for kind in kinds]
+        self._longest = max(core.config.max_model_len for core in self._of_kind)
         self._windows = [Window() for _ in kinds]
         self._roster = Roster()
         self._taken = 0  # position in the window up to which `take_sent` has told
@@ -219,7 +220,7 @@ class Fleet:
         kept, inboxes = self._still_needed(waiting)
         n, m = len(kept), len(block)
         for window, core in zip(self._windows, self._of_kind, strict=True):
-            new = core.prepare(block)
+            new = core.prepare(block, self._longest)
             if block.follow_ups is not None:
                 new.rows["think_time"] = [
                     math.inf if each is None else each.think_time for each in block.follow_ups

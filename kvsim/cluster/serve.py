@@ -262,7 +262,9 @@ def run_member(c, m, until, most_steps):
     members = c.members
     scalars, steps = counters_at(members["engine"][m])
     log, pool_scalars = log_at(members["engine"][m])
-    if must_be_read(scalars, steps, pool_scalars, log, c.scalars["most_ended"][0]):
+    # What is noted down of a step whose output is not there yet must stay until it is published.
+    is_read = c.scalars["reads_log"][0] == 0 or members["num_read"][m] == pool_scalars["log_len"][0]
+    if is_read and must_be_read(scalars, steps, pool_scalars, log, c.scalars["most_ended"][0]):
         c.scalars["member"][0] = m
         return _STOPS, COLLECT
     if c.scalars["steps_left"][0] <= 0:

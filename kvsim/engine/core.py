@@ -348,16 +348,17 @@ class Scheduler:
         slot = int(_add_request(self.state, row, 0, block_hashes, features))
         self.kv_cache_manager.remember(request_id, slot, content, block_hashes, tokens)
 
-    def prepare(self, requests: RequestsLike) -> Arrivals:
+    def prepare(self, requests: RequestsLike, longest: int = 0) -> Arrivals:
         """Hash and lay out many requests at once, for `EngineCore.advance`. They have numbers, no names.
 
         Whoever sends them gives them their `uid` (above 0, ascending, never used before in this engine) and
         `arrival_time`, and adds that to `queued_time`, which so far is what the API server takes, in seconds.
+        longest: tokens of which anybody needs hashes, if that is more than this engine's max_model_len.
         """
         plain = requests.features is None and requests.loras is None and requests.cache_salts is None
         contents = None if plain else [content_of(request) for request in requests]
-        limits = np.maximum(self.config.max_model_len, requests.num_prompt_tokens)
-        sizes = np.minimum(requests.num_prompt_tokens + requests.num_output_tokens, limits)
+        most = max(self.config.max_model_len, longest)
+        sizes = np.minimum(requests.num_prompt_tokens + requests.num_output_tokens, most)
         hashes, counts, fine = self.kv_cache_manager.hash_contents(
             requests.segments, requests.bounds, sizes, contents
         )

@@ -204,10 +204,10 @@ def add_request(eng, new, i, hashes, features):
 
 @compiled_inline
 def must_be_read(scalars, steps, pool_scalars, log, most_ended):
-    """Whether what an engine has to tell should be taken before it goes on."""
+    """Whether what an engine has to tell should be taken before it goes on; there is room for one step."""
     return (
         scalars["num_finished"][0] >= most_ended
-        or (len(steps) > 0 and scalars["num_step_rows"][0] == len(steps))
+        or (len(steps) > 0 and scalars["num_step_rows"][0] >= len(steps) - 1)
         or 2 * pool_scalars["log_len"][0] > len(log)
     )
 

@@ -135,7 +135,7 @@ def _folder_of(text: str, folder: Path) -> Path:
 def _load(text: str, folder: Path, parameters: Mapping[str, Any]) -> Policy:
     """Runs the user's code."""
     try:
-        return load_user_policy(text, parameters, folder.absolute())
+        return load_user_policy(text, parameters, folder.absolute(), list(RouterKeys.model_fields))
     except KvsimError as error:
         raise _PolicyError(str(error).removeprefix("policy ")) from None
 

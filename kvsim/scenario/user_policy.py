@@ -3,7 +3,7 @@
 import inspect
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,19 @@ def is_user_policy(name: str) -> bool:
     return ".py:" in name
 
 
-def load_user_policy(name: str, arguments: Mapping[str, Any], folder: Path) -> UserPolicy:
+def load_user_policy(
+    name: str, arguments: Mapping[str, Any], folder: Path, reserved: Collection[str] = ()
+) -> UserPolicy:
     """The policy that `name`, `file.py:ClassName`, stands for; a relative file is looked for in `folder`.
 
     Its code is run once here, the class is made anew for each router. Raises KvsimError, one line, for a file
     that is not there or does not run, and for a class that is not there, cannot choose or does not take
-    these arguments.
+    these arguments, or has one with a name that is `reserved`.
     """
     file, _, class_name = name.rpartition(":")
     policy_class = _class_of(_module_of(name, folder / file), name, class_name)
     _check_methods(policy_class, name)
+    _check_names(policy_class, reserved, name)
     _check_arguments(policy_class, arguments, name)
     return UserPolicy(
         name=name,
@@ -34,6 +37,15 @@ def load_user_policy(name: str, arguments: Mapping[str, Any], folder: Path) -> U
         wants_events=_reads_events(policy_class, name),
         metrics_interval=_metrics_interval(policy_class, name),
     )
+
+
+def _check_names(policy_class: Any, reserved: Collection[str], name: str) -> None:
+    try:
+        taken = [each for each in inspect.signature(policy_class).parameters if each in reserved]
+    except (TypeError, ValueError):  # no signature to look at
+        return
+    if taken:
+        raise KvsimError(f"policy {name}: {taken[0]} is a key of every router; call the argument otherwise")
 
 
 def _module_of(name: str, path: Path) -> types.ModuleType:

@@ -137,7 +137,8 @@ class SteppingFleet:
             reasons = []
             for core in self._of_kind:
                 reasons.append(refusal(core.config, i))
-            arrivals = [core.prepare(one) for core in self._of_kind]
+            longest = max(core.config.max_model_len for core in self._of_kind)
+            arrivals = [core.prepare(one, longest) for core in self._of_kind]
             if one.follow_ups is not None and one.follow_ups[0] is not None:
                 for each in arrivals:
                     each.rows["think_time"] = one.follow_ups[0].think_time

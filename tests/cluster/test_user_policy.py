@@ -247,3 +247,11 @@ def test_the_example_of_the_documentation(tmp_path):
     fields = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| `.*?\|", page, re.MULTILINE)))
     assert {*fields} >= {"overlap", "kv_cache_usage"}
     assert {*fields} - set(POLICIES) <= set(router.targets.dtype.names)
+
+
+def test_an_argument_named_like_a_key_of_routers_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def __init__(self, share=1): ...\n    def choose(self, request, view): return 0\n"
+    )
+    text = message(lambda: load_user_policy("mine.py:Mine", {}, tmp_path, reserved=["share"]))
+    assert text == "policy mine.py:Mine: share is a key of every router; call the argument otherwise"

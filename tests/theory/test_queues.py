@@ -21,6 +21,7 @@ wait of each request is that of the recursions of Lindley (1952) and of Kiefer a
 
 import heapq
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -181,7 +182,7 @@ def test_fewer_requests_wait_longer_than_one_queue_and_shorter_than_at_random(lo
     means = {policy: mean_and_error(each) for policy, each in waits.items()}
     print(load, {policy: f"{mean:.4f} +- {error:.4f}" for policy, (mean, error) in means.items()})
     order = ["round_robin", "least_request", "power_of_two", "random"]  # the first is M/D/4, see above
-    for less, more in zip(order, order[1:], strict=False):
+    for less, more in pairwise(order):
         difference, error = mean_and_error(waits[more] - waits[less])  # the same arrivals
         assert difference > 3 * error, (less, more)
 
