@@ -73,6 +73,7 @@ ONLY_KVSIM = (
     "goes with a data_parallel_size above 1",
     "has no experts",
     "is no scorer of",
+    "empty; give at least one of",
     "is named twice",
     "is not below client_count",
     "is not a finite number",
