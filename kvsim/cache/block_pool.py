@@ -57,10 +57,12 @@ def get_new_blocks(pool, table, first, end):
         block = np.int64(blocks["next_free_block"][block])
     link(blocks, head, block)
     if caching:
-        for i in range(first, end):
-            if i + AHEAD < end:
-                expect_removal(pool, np.int64(table[i + AHEAD]))
-            num_evicted += remove_cached_block_hashes(pool, np.int64(table[i]))
+        lead = min(AHEAD, end - first)
+        for ahead in range(first, end + lead):
+            if ahead < end:
+                expect_removal(pool, np.int64(table[ahead]))
+            if ahead - lead >= first:
+                num_evicted += remove_cached_block_hashes(pool, np.int64(table[ahead - lead]))
     pool.scalars["num_free_blocks"][0] -= end - first
     pool.scalars["num_allocated"][0] += end - first
     pool.scalars["num_evicted"][0] += num_evicted

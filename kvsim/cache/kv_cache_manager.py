@@ -136,12 +136,16 @@ def is_reachable(kv, r, g, i):
 def _cache_full_blocks(kv, r, g, first, end):
     uid = kv.requests["uid"][r]
     table, num_cached = kv.block_tables[kv.requests["row"][r], g], ZERO
-    for i in range(first, end):
-        if i + AHEAD < end:
-            expect_key(kv.pool, kv.block_hashes[hash_index(kv, r, g, i + AHEAD), 0], g)
-            prefetch(kv.pool.entries, np.int64(table[i + AHEAD]))
-        if i + AHEAD // 2 < end:
-            expect_entry(kv.pool, kv.block_hashes[hash_index(kv, r, g, i + AHEAD // 2), 0], g)
+    lead = min(AHEAD, end - first)
+    for ahead in range(first, end + lead):
+        i = ahead - lead
+        if ahead < end:
+            expect_key(kv.pool, kv.block_hashes[hash_index(kv, r, g, ahead), 0], g)
+            prefetch(kv.pool.entries, np.int64(table[ahead]))
+        if first <= ahead - lead // 2 < end:
+            expect_entry(kv.pool, kv.block_hashes[hash_index(kv, r, g, ahead - lead // 2), 0], g)
+        if i < first:
+            continue
         block = np.int64(table[i])
         if block == NULL_BLOCK or not is_reachable(kv, r, g, i):
             continue
