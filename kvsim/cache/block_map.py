@@ -12,6 +12,7 @@ import numpy as np
 from kvsim.cache.event_log import log
 from kvsim.cache.state import LOG_EVICTED, LOG_REMOVED, NO_HASH, NONE, ZERO, PoolState
 from kvsim.compiled import compiled_inline, compiled_part
+from kvsim.prefetch import prefetch
 
 _GROUP_MIX = np.uint64(0x9E3779B97F4A7C15)
 BUCKETS_PER_BLOCK = 4  # most buckets are empty: a second entry costs a mispredicted branch and a cache miss
@@ -21,6 +22,18 @@ BUCKETS_PER_BLOCK = 4  # most buckets are empty: a second entry costs a mispredi
 def _bucket(pool, hash_lo, group_id):
     mixed = hash_lo ^ (np.uint64(group_id) * _GROUP_MIX)
     return mixed & np.uint64(pool.scalars["bucket_mask"][0])
+
+
+@compiled_inline
+def expect_key(pool, hash_lo, group_id):
+    """A look-up of this key comes soon."""
+    prefetch(pool.buckets, np.int64(_bucket(pool, hash_lo, group_id)))
+
+
+@compiled_inline
+def expect_entry(pool, hash_lo, group_id):
+    """The same once more, some time later: by now it is known where the bucket leads."""
+    prefetch(pool.entries, np.int64(pool.buckets[_bucket(pool, hash_lo, group_id)]))
 
 
 @compiled_inline
@@ -190,6 +203,13 @@ def _remove_further_hashes(pool, block):
         entries["extra"][e] = pool.scalars["spare"][0]
         pool.scalars["spare"][0] = e
         e = following
+
+
+@compiled_inline
+def expect_removal(pool, block):
+    """The key of a block is dropped soon."""
+    entries = pool.entries
+    expect_key(pool, entries["hash_lo"][block], np.int64(entries["group_id"][block]))
 
 
 @compiled_part

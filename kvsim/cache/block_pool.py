@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsim.cache.block_map import (
     BUCKETS_PER_BLOCK,
+    expect_removal,
     get_cached_block,
     has_hash,
     init_entries,
@@ -33,6 +34,7 @@ from kvsim.cache.state import (
 )
 from kvsim.compiled import compiled, compiled_part
 from kvsim.errors import KvsimError
+from kvsim.prefetch import AHEAD, prefetch
 from kvsim.rules import rules_for
 
 _EXTRA_ENTRIES = 4  # spare cache-map entries per block, for partial tail entries
@@ -51,9 +53,16 @@ def get_new_blocks(pool, table, first, end):
         table[i] = block
         blocks["ref_cnt"][block] = 1
         if caching:
-            num_evicted += remove_cached_block_hashes(pool, block)
+            prefetch(pool.entries, block)
         block = np.int64(blocks["next_free_block"][block])
     link(blocks, head, block)
+    if caching:
+        lead = min(AHEAD, end - first)
+        for ahead in range(first, end + lead):
+            if ahead < end:
+                expect_removal(pool, np.int64(table[ahead]))
+            if ahead - lead >= first:
+                num_evicted += remove_cached_block_hashes(pool, np.int64(table[ahead - lead]))
     pool.scalars["num_free_blocks"][0] -= end - first
     pool.scalars["num_allocated"][0] += end - first
     pool.scalars["num_evicted"][0] += num_evicted

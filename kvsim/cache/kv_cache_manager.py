@@ -7,7 +7,7 @@ Mamba and cross-attention groups, copy on write.
 
 import numpy as np
 
-from kvsim.cache.block_map import carries_key, has_hash, insert_block_hash
+from kvsim.cache.block_map import carries_key, expect_entry, expect_key, has_hash, insert_block_hash
 from kvsim.cache.block_pool import evict, free_blocks_reversed, get_new_blocks, touch
 from kvsim.cache.event_log import log
 from kvsim.cache.lookup import (
@@ -35,6 +35,7 @@ from kvsim.cache.state import (
     ZERO,
 )
 from kvsim.compiled import compiled_inline, compiled_part
+from kvsim.prefetch import AHEAD, prefetch
 
 NEVER = np.int64(1 << 62)  # more tokens than any request has
 
@@ -135,7 +136,16 @@ def is_reachable(kv, r, g, i):
 def _cache_full_blocks(kv, r, g, first, end):
     uid = kv.requests["uid"][r]
     table, num_cached = kv.block_tables[kv.requests["row"][r], g], ZERO
-    for i in range(first, end):
+    lead = min(AHEAD, end - first)
+    for ahead in range(first, end + lead):
+        i = ahead - lead
+        if ahead < end:
+            expect_key(kv.pool, kv.block_hashes[hash_index(kv, r, g, ahead), 0], g)
+            prefetch(kv.pool.entries, np.int64(table[ahead]))
+        if first <= ahead - lead // 2 < end:
+            expect_entry(kv.pool, kv.block_hashes[hash_index(kv, r, g, ahead - lead // 2), 0], g)
+        if i < first:
+            continue
         block = np.int64(table[i])
         if block == NULL_BLOCK or not is_reachable(kv, r, g, i):
             continue

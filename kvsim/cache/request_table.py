@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.cache.state import FREE_SLOT, NONE, REQUEST_DTYPE, KVState
+from kvsim.cache.state import FREE_SLOT, NONE, REQUEST_DTYPE, RUNNING, KVState
 from kvsim.compiled import compiled_part
+
+_HASHES_PER_SLOT = 4
 
 
 @compiled_part
@@ -57,9 +59,12 @@ def with_room(kv: KVState, num_requests: int, num_hashes: int) -> KVState:
     if s["first_free_slot"][0] == NONE and s["end_of_slots"][0] == len(kv.requests):
         kv = kv._replace(requests=_grown(kv.requests, num_requests))
     if s["end_of_hashes"][0] + num_hashes > len(kv.block_hashes):
-        live = np.flatnonzero(kv.requests["status"] != FREE_SLOT)
+        status = kv.requests["status"]
+        live = np.flatnonzero((status != FREE_SLOT) & (status <= RUNNING))  # those that have ended need none
         starts, lengths = kv.requests["hash_offset"][live], kv.requests["num_hashes"][live]
-        hashes, starts = moved_together(kv.block_hashes, starts, lengths, num_hashes)
+        # Looking through all slots must be worth it, so some hashes for each are let in until the next time.
+        room = num_hashes + _HASHES_PER_SLOT * int(s["end_of_slots"][0])
+        hashes, starts = moved_together(kv.block_hashes, starts, lengths, room)
         kv.requests["hash_offset"][live] = starts
         s["end_of_hashes"] = lengths.sum()
         kv = kv._replace(block_hashes=hashes)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from kvsim.cache.state import NONE
 from kvsim.cluster import worker_sets
-from kvsim.cluster.hash_table import has_room, key_of, remove_row, row_of
+from kvsim.cluster.hash_table import expect, has_room, key_of, remove_row, row_of
 from kvsim.cluster.state import IN_ACTIVE, IN_HELD, IN_SHARED
 from kvsim.compiled import compiled_inline, compiled_part
+from kvsim.prefetch import AHEAD, prefetch
 from kvsim.tokens import mix64
 
 HELD_WORDS = 16  # of a row of `held`: two cache lines
@@ -87,14 +88,15 @@ def _use(router, block_hash, target):
 
 @compiled_part
 def _leave(router, block_hash, target):
-    key = _pair_key(block_hash, target)
-    row = row_of(router.shared, key)
-    if router.shared[row, 0] == key:
-        router.shared[row, 1] -= np.uint64(1)
-        if router.shared[row, 1] == np.uint64(0):
-            remove_row(router.shared, row)
-            router.fill["used"][IN_SHARED] -= 1
-        return
+    if router.fill["used"][IN_SHARED] > 0:
+        key = _pair_key(block_hash, target)
+        row = row_of(router.shared, key)
+        if router.shared[row, 0] == key:
+            router.shared[row, 1] -= np.uint64(1)
+            if router.shared[row, 1] == np.uint64(0):
+                remove_row(router.shared, row)
+                router.fill["used"][IN_SHARED] -= 1
+            return
     worker_sets.discard(router.active, router.fill, IN_ACTIVE, block_hash, target)
     router.targets["active_blocks"][target] -= 1
 
@@ -105,6 +107,8 @@ def use_blocks(router, hashes, first, step, num_blocks, target):
     held, fill = router.held, router.fill
     head, row = NONE, NONE
     for i in range(num_blocks):
+        if i + AHEAD < num_blocks:
+            expect(router.active, hashes[first + (i + AHEAD) * step, 0])
         block_hash = hashes[first + i * step, 0]
         _use(router, block_hash, target)
         at = i % _HASHES
@@ -121,6 +125,18 @@ def use_blocks(router, hashes, first, step, num_blocks, target):
     return head
 
 
+@compiled_inline
+def _expect_row(router, row, target):
+    """The hashes of a row are looked up soon, and those of the next row are read."""
+    held = router.held
+    prefetch(held, _next(held, row))
+    for k in range(1, HELD_WORDS):
+        expect(router.active, held[row, k])
+    if router.fill["used"][IN_SHARED] > 0:
+        for k in range(1, HELD_WORDS):
+            expect(router.shared, _pair_key(held[row, k], target))
+
+
 @compiled_part
 def leave_blocks(router, head, num_blocks, target):
     """The request has ended: its blocks are no longer in use by it, its rows are free."""
@@ -128,6 +144,8 @@ def leave_blocks(router, head, num_blocks, target):
     row = head
     for i in range(num_blocks):
         at = i % _HASHES
+        if at == 0:
+            _expect_row(router, row, target)
         _leave(router, held[row, 1 + at], target)
         if at == _HASHES - 1 or i == num_blocks - 1:
             following = _next(held, row)

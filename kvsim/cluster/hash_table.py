@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.compiled import compiled, compiled_inline, compiled_part
+from kvsim.prefetch import prefetch
 
 _FREE, _ONE = np.uint64(0), np.uint64(1)
 
@@ -29,6 +30,12 @@ def row_of(table, key):
     while table[row, 0] != key and table[row, 0] != _FREE:
         row = (row + 1) & mask
     return row
+
+
+@compiled_inline
+def expect(table, key):
+    """A look-up of this key comes soon."""
+    prefetch(table, np.int64(key & np.uint64(table.shape[0] - 1)))
 
 
 @compiled_inline

@@ -22,11 +22,13 @@ from kvsim.cache.state import (
     NONE,
 )
 from kvsim.cluster.booking import end, first_token
+from kvsim.cluster.hash_table import expect
 from kvsim.cluster.index_events import apply_event
 from kvsim.cluster.state import router_at
 from kvsim.compiled import compiled_inline, compiled_part
 from kvsim.engine.handle import counters_at, log_at, requests_at
 from kvsim.engine.state import PLACE_DTYPE
+from kvsim.prefetch import AHEAD
 from kvsim.tokens import mix64
 
 # An engine of the cluster
@@ -187,6 +189,8 @@ def deliver(c, m):
     lost, late = c.members["message_lost"][m] & 1 == 1, s["event_delay"][0] + member["latency"]
     n, total = member["num_read"], scalars["log_len"][0]
     while n < total:
+        if reads_events and n + AHEAD < total:
+            expect(router.holders, log["hash_lo"][n + AHEAD])
         kind, uid = log["kind"][n], log["request"][n]
         c.members["num_read"][m] = n
         if kind == LOG_FIRST_TOKEN:

@@ -6,8 +6,9 @@ no tree is needed to follow a prompt. Any number of targets: bit t of word t // 
 
 import numpy as np
 
-from kvsim.cluster.hash_table import has_room, key_of, remove_row, row_of
+from kvsim.cluster.hash_table import expect, has_room, key_of, remove_row, row_of
 from kvsim.compiled import compiled_inline, compiled_part
+from kvsim.prefetch import AHEAD
 
 _ZERO, _ONE, _SIX, _LOW6 = np.uint64(0), np.uint64(1), np.uint64(6), np.uint64(63)
 BITS = 64
@@ -125,6 +126,8 @@ def leading_blocks(table, hashes, first, step, num_blocks, out):
         alive = table[row_of(table, key_of(hashes[first, 0])), word]
         block = np.int64(1)
         while alive != _ZERO and block < num_blocks:
+            if block + AHEAD < num_blocks:
+                expect(table, hashes[first + (block + AHEAD) * step, 0])
             bits = table[row_of(table, key_of(hashes[first + block * step, 0])), word]
             lost = alive & ~bits
             alive &= bits

@@ -21,6 +21,7 @@ spec.loader.exec_module(script)
 FILES = sorted(path.stem for path in SCENARIOS.glob("*.yaml"))
 TTFT, TPOT = "vllm:time_to_first_token_seconds", "vllm:request_time_per_output_token_seconds"
 TOKENS, HIT_RATE = "capacity.kv_cache_size_tokens", "prefix_cache_hit_rate"
+IMBALANCE = "imbalance.requests.max_over_mean"
 
 
 def kept(name: str) -> dict[str, Any]:
@@ -157,3 +158,50 @@ def test_kept_reasoning_is_found_while_it_fits_and_fills_the_pool_sooner() -> No
     dropped, kept_ones = (column("reasoning", HIT_RATE, keep_reasoning=value) for value in (False, True))
     assert kept_ones[0] > 0.95 > 0.8 > dropped[0]
     assert kept_ones[-1] < 0.6 * dropped[-1]
+
+
+def test_who_knows_where_a_chat_lies_finds_it_again_and_answers_sooner() -> None:
+    round_robin, *_, dynamo, _ = column("routers", HIT_RATE)
+    assert round_robin < 0.5 * dynamo
+    p99 = column("routers", f"{TTFT}.p99")
+    assert min(p99) == p99[4] < 0.1 * p99[0]
+    assert column("routers", IMBALANCE)[0] < 1.02  # which round robin is best at, and does not help
+
+
+def test_following_one_hot_prefix_alone_loses() -> None:
+    longest, *others = column("hot_prefix", f"{TTFT}.p99")
+    assert longest > 1000 * min(others)
+    assert column("hot_prefix", IMBALANCE)[0] == 8.0  # one of eight has everything
+    assert max(column("hot_prefix", HIT_RATE)) == column("hot_prefix", HIT_RATE)[0]
+
+
+def test_late_events_matter_as_soon_as_they_are_later_than_the_next_question() -> None:
+    rates, first_tokens = column("stale_events", HIT_RATE), column("stale_events", f"{TTFT}.p50")
+    assert len(set(rates[:5])) == 1
+    assert rates[-1] < 0.95 * rates[0]
+    assert first_tokens[-1] > 3 * first_tokens[0]
+
+
+def test_late_events_do_not_matter_for_prefixes_that_stay_hot() -> None:
+    rates = column("hot_late_events", HIT_RATE)
+    assert max(rates) < 1.01 * min(rates)
+
+
+def test_some_weight_of_the_prefix_is_best_and_none_is_worst() -> None:
+    rates, p99 = column("prefix_weight", HIT_RATE), column("prefix_weight", f"{TTFT}.p99")
+    assert rates[0] == min(rates) < 0.95 * max(rates)
+    assert p99[0] == max(p99)
+    assert 0 < p99.index(min(p99)) < len(p99) - 1
+
+
+def test_two_cells_compute_hot_prompts_twice_and_cannot_help_each_other() -> None:
+    assert column("cells", HIT_RATE)[0] < 0.97 * column("hot_late_events", HIT_RATE)[0]
+    p99 = column("cells", f"{TTFT}.p99")
+    assert p99 == sorted(p99)
+    assert p99[-1] > 4 * p99[0]
+
+
+def test_small_cards_help_the_middle_more_than_the_tail() -> None:
+    p50, p99 = (column("two_groups", f"{TTFT}.{which}") for which in ("p50", "p99"))
+    assert p50 == sorted(p50, reverse=True)
+    assert p99[2] == min(p99) < 0.5 * p99[3]

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import kvsim.cli.main  # noqa: F401  sets up Arrow's memory as `kvsim run` does
+from kvsim.cli import collector
 from kvsim.engine.core import EngineCore
 from kvsim.scenario import load_scenario
 from kvsim.sim import run_to_folder
@@ -48,6 +49,8 @@ def main() -> None:
         folder = Path(name)
         few = [each for each in overrides if not each.startswith("workload.num_requests=")]
         run_to_folder(load_scenario(arguments["scenario"], [*few, "workload.num_requests=2"]), folder / "few")
+        collector.pause()  # and Python's collector of garbage
+        collector.resume()
         made, scenario = RequestsMade(), load_scenario(arguments["scenario"], overrides)
         made.watch(type(scenario.build_workload()))
         begin = time.process_time()
