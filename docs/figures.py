@@ -1,8 +1,8 @@
 """Draw the pictures of README and docs from the reference results in results/reference.
 
-python docs/figures.py      draws them
-python docs/figures.py --run                                    computes the reference results first
-python docs/figures.py --run --trace conversation_trace.jsonl   with those of Mooncake's trace
+    python docs/figures.py                                          draws them
+    python docs/figures.py --run                                    computes the reference results first
+    python docs/figures.py --run --trace conversation_trace.jsonl   with those of Mooncake's trace
 """
 
 import argparse
