@@ -6,6 +6,7 @@ served whole (no prefill/decode split); flow control, saturation and session aff
 Metrics are read every 50 ms.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -234,9 +235,11 @@ class LlmD(Policy):
         for name, weight in self.weights.items():
             scorer = name.replace("-", "_").removesuffix("_scorer")
             if scorer not in SCORERS:
-                raise KvsimError(f"weights: {name!r} is no scorer of llm_d; known: {known}")
+                near = difflib.get_close_matches(scorer, SCORERS, n=1)
+                meant = f"did you mean {near[0].replace('_', '-')}? Known" if near else "known"
+                raise KvsimError(f"weights.{name}: is no scorer of llm_d; {meant}: {known}")
             if scorer in found:
-                raise KvsimError(f"weights: {scorer.replace('_', '-')} is named twice")
+                raise KvsimError(f"weights.{name}: {scorer.replace('_', '-')} is named twice")
             found[scorer] = weight
         return found
 
