@@ -121,7 +121,7 @@ def test_memory_has_a_bar_for_each_group(grouped):
             figure, f"384 tokens in 24 blocks, at most {peak:.1%} in use; budget: 0.92 of {total} GiB"
         )
     assert says(figure, "GiB of big | other")
-    assert says(figure, "weights  4.24 | 4.24")
+    assert says(figure, "KV memory not used  66.18 | 14.96")
     assert says(figure, "one GPU of each of 2 groups")
     assert grouped.plot.memory(title="Mine", ax=Figure().add_subplot()) is not None
 
