@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
 from kvsim.plots import style
+from kvsim.plots.line_key import height_of_key, key_of_lines
 
 MOST_POINTS = 2000
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E latency", "queue_time": "queue time"}
@@ -60,7 +61,7 @@ def draw_cdf(
         if ax is not None:
             figure, all_axes = style.picture_and_axes(ax, 0)[0], [ax]
         else:
-            figure = style.new_picture(2.9 + (style.height_of_key(names) if names else 0))
+            figure = style.new_picture(2.9 + height_of_key(names))
             all_axes = list(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0])
         scales = _units([_shown(samples[kind], limits.get(kind)) for kind in kinds])
         for kind, each, scale in zip(kinds, all_axes, scales, strict=True):
@@ -75,7 +76,7 @@ def draw_cdf(
         lift = int(any(kind in limits for kind in kinds))  # room for what stands above the axes
         style.set_title(all_axes[0], title or f"{shown}: cumulative distribution", of, lift=lift)
         if names:
-            style.key_of_lines(figure, all_axes[0], names)
+            key_of_lines(figure, all_axes[0], names)
     return figure
 
 

@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvsim.errors import KvsimError
@@ -34,7 +33,6 @@ BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (7, 2)))
-MOST_LINES = 14  # that a key names; then colours and dashes begin again
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # About a point with settings at which vLLM would not start.
 NOT_STARTING: dict[str, Any] = {
@@ -230,33 +228,6 @@ def key_below(
         figure.legend(loc="outside lower left", borderaxespad=0.2, **look)
     else:
         ax.legend(loc="upper left", bbox_to_anchor=(0, -0.35), borderaxespad=0, **look)
-
-
-def key_of_lines(figure: Figure, ax: Axes, names: Sequence[str]) -> None:
-    """What the first, second, ... `line_style` stands for, under the axes; of many lines the first ones."""
-    labels = _line_names(names)
-    handles = [Line2D([], [], **line_style(i)) for i in range(len(labels))]
-    key_below(figure, ax, handles, labels, _columns(labels), 2.8)
-
-
-def height_of_key(names: Sequence[str]) -> float:
-    """Inches that `key_of_lines` takes."""
-    labels = _line_names(names)
-    return 0.16 * math.ceil(len(labels) / _columns(labels))
-
-
-def _line_names(names: Sequence[str]) -> list[str]:
-    shown = [shorten(name, 30) for name in names]
-    if len(shown) <= MOST_LINES:
-        return shown
-    return [*shown[: MOST_LINES - 1], f"{shown[MOST_LINES - 1]} … {shown[-1]}"]
-
-
-def _columns(labels: Sequence[str]) -> int:
-    """As many as a picture has room for beside each other; the last label may be a long one."""
-    *others, last = (36 + 0.58 * SMALL * len(label) for label in labels)  # points
-    widest = max(others, default=last)
-    return max(min(int((WIDTH * 72 - max(last - widest, 0)) / widest), len(labels), 5), 1)
 
 
 def key_beside(ax: Axes, title: str, most: int = 14, entries: Sequence[Artist] | None = None) -> None:

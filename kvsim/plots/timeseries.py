@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.binning import COUNTERS, MOST_POINTS, hit_window, rate, series
+from kvsim.plots.line_key import height_of_key, key_of_lines
 from kvsim.plots.metrics import one_of
 from kvsim.plots.replica_names import name_of
 
@@ -60,7 +61,7 @@ def draw_timeseries(
         if ax is not None:
             figure, all_axes = style.picture_and_axes(ax, 0)[0], [ax]
         else:
-            key = style.height_of_key([name for name, _ in groups]) if len(groups) > 1 else 0
+            key = height_of_key([name for name, _ in groups]) if len(groups) > 1 else 0
             figure = style.new_picture(0.75 + 0.95 * len(panels) + 0.5 * (len(panels) == 1) + key)
             all_axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
         for panel, each in zip(panels, all_axes, strict=True):
@@ -79,7 +80,7 @@ def draw_timeseries(
         shown = "Load, KV cache and throughput" if len(panels) > 2 else _in_words(panels)
         style.set_title(all_axes[0], title or f"{shown} over time", subtitle)
         if len(groups) > 1:
-            style.key_of_lines(figure, all_axes[-1], [name for name, _ in groups])
+            key_of_lines(figure, all_axes[-1], [name for name, _ in groups])
     return figure
 
 

@@ -22,7 +22,7 @@ class RouterKeys(Section):
         0.0, "how late KV events reach a router that reads them", "seconds", examples=[0.05]
     )
     kv_event_loss: Annotated[float, Field(ge=0, le=1)] = key(
-        0.0, "messages that never arrive", "share of the KV-event messages", examples=[0.01]
+        0.0, "KV-event messages that never arrive", "share of messages", examples=[0.01]
     )
     metrics_interval: Annotated[float, Field(ge=0, le=1e6)] | None = key(
         None,

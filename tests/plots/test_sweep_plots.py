@@ -104,7 +104,7 @@ def test_a_line_for_each_value_of_the_other_key(frame):
     ("key", "label"),
     [
         ("cluster.router.kv_event_delay", "kv_event_delay, s"),
-        ("cluster.routers.front.kv_event_loss", "kv_event_loss, share of the KV-event messages"),
+        ("cluster.routers.front.kv_event_loss", "kv_event_loss, share of messages"),
         ("cluster.router.metrics_interval", "metrics_interval, s"),
         ("cluster.router.speculative_ttl", "speculative_ttl, s"),
         ("cluster.links.rack.bandwidth", "bandwidth, bytes/s"),
@@ -193,6 +193,13 @@ def test_cells_hold_the_figures(frame):
     assert bar.get_ylabel() == "prefix cache hit rate, %"
     frames = [patch.get_xy() for patch in ax.patches if not patch.get_fill()]
     assert set(frames) == {(2, 0)}
+
+
+def test_a_long_name_beside_few_rows_stands_in_two_lines(frame):
+    (ax, _) = plots(frame).heatmap("block_size", "gpu_memory_utilization", "hit_rate").axes
+    assert ax.get_ylabel() == "gpu_memory_utilization,\nshare of the card"
+    (ax, _) = plots(frame).heatmap("gpu_memory_utilization", "block_size", "hit_rate").axes
+    assert ax.get_ylabel() == "block_size, tokens"
 
 
 def test_a_missing_point_is_blank(frame):
