@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Unit
 
 from kvsim.addresses import array_at, words_at
 from kvsim.cluster.booking import overlaps
@@ -200,7 +200,7 @@ class LlmD(Policy):
     affinity_threshold: Annotated[float, Ge(0), Le(1)] = 0.8
     exploration_probability: Annotated[float, Ge(0), Le(1)] = 0.0
     max_ttft_penalty_ms: Annotated[float, Ge(0)] = 18_000.0
-    peak_prefill_throughput: Annotated[float, Gt(0)] = 15_928.0
+    peak_prefill_throughput: Annotated[float, Gt(0), Unit("tokens per second")] = 15_928.0
 
     prefix_data: Literal["approximate", "precise"] = "approximate"
     auto_tune: bool = True
@@ -208,7 +208,7 @@ class LlmD(Policy):
     lru_capacity_per_server: Annotated[int, Ge(1)] = 31_250
     max_prefix_tokens_to_match: Annotated[int, Ge(0)] = 131_072
     speculative_indexing: bool = False
-    speculative_ttl: Annotated[float, Gt(0)] = 2.0
+    speculative_ttl: Annotated[float, Gt(0), Unit("seconds")] = 2.0
     picker: Literal["max-score-picker", "weighted-random-picker"] = "max-score-picker"
 
     @property
