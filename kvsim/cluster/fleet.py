@@ -143,6 +143,9 @@ class Fleet:
             refusals=np.zeros((len(kinds), 0), np.uint8),
             ends=np.zeros(_ENDS, END_DTYPE),
             notes=np.zeros(_NOTES if event_delay or any(r.latency for r in replicas) else 0, NOTE_DTYPE),
+            due=np.full(len(self.cores), math.inf),
+            unread=np.full(len(self.cores), math.inf),
+            late=np.full(len(self.cores), math.inf),
         )
         self._fill_members(kinds)
         in_order = has_follow_ups or max_concurrency is not None
@@ -194,7 +197,6 @@ class Fleet:
                 members["seconds_per_token"][m] = replica.seconds_per_token
                 members["index_group"][m] = core.config.index_group
                 m += 1
-        members["is_idle"] = 1
         members["message_lost"] = members["first_note"] = members["last_note"] = NONE
 
     # ------------------------------------------------------------ arrivals

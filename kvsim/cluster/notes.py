@@ -44,9 +44,7 @@ MEMBER_DTYPE = np.dtype(
         ("latency", "f8"),  # s from the router to it
         ("seconds_per_token", "f8"),  # of a prompt on that way
         ("index_group", "i8"),  # whose KV events the router's index follows
-        ("is_idle", "i8"),
-        # its latest step: notes that nobody has read, and its metrics when it ended
-        ("is_unread", "i8"),
+        # its latest step: what is to be told of it, and its metrics when it ended
         ("num_read", "i8"),  # rows of its log
         ("num_messages", "i8"),
         ("message_lost", "i8"),  # 1: it is; 2: it has KV events; 3: both; NONE: not drawn yet
@@ -102,7 +100,7 @@ def publish(c, m, now):
     members["usage"][m] = usage(pool_scalars)
     members["published_time"][m] = now
     if c.scalars["reads_log"][0]:
-        members["is_unread"][m] = 1
+        c.unread[m] = now
 
 
 @compiled_part
@@ -142,7 +140,7 @@ def _send_late(c, m, kind, block_hash, time):
         s["end_of_notes"][0] += 1
     notes["time"][n], notes["kind"][n], notes["hash"][n], notes["next"][n] = time, kind, block_hash, NONE
     if members["first_note"][m] == NONE:
-        members["first_note"][m] = n
+        members["first_note"][m], c.late[m] = n, time
     else:
         notes["next"][members["last_note"][m]] = n
     members["last_note"][m] = n
@@ -224,7 +222,7 @@ def deliver(c, m):
         router.scalars["num_lost_messages"][0] += lost
     c.members["num_messages"][m] += 1
     c.members["message_lost"][m] = NONE
-    c.members["is_unread"][m] = 0
+    c.unread[m] = math.inf
     return DONE
 
 
@@ -232,15 +230,16 @@ def deliver(c, m):
 def deliver_late(c, time):
     """KV events that have arrived by `time`; DONE, or that the router is full."""
     s, members, notes = c.scalars, c.members, c.notes
-    for m in range(len(members)):
-        n = members["first_note"][m]
-        while n != NONE and notes["time"][n] <= time:
+    for m in range(len(c.late)):
+        while c.late[m] <= time:
+            n = members["first_note"][m]
             if not _apply(c, m, notes["kind"][n], notes["hash"][n]):
                 return FULL_ROUTER
             following = notes["next"][n]
             notes["next"][n] = s["first_spare_note"][0]
             s["first_spare_note"][0] = n
-            members["first_note"][m] = n = following
+            members["first_note"][m] = following
+            c.late[m] = notes["time"][following] if following != NONE else math.inf
     return DONE
 
 

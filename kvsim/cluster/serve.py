@@ -40,6 +40,8 @@ FULL_ENGINE = np.int64(4)  # engine `member` needs room for the next request of 
 COLLECT = np.int64(7)  # engine `member` has records to be read
 PAUSE = np.int64(8)  # `steps_left` are used up
 
+_EVER = np.finfo(np.float64).max  # after all that happens, but before inf, which is never
+
 CLUSTER_DTYPE = np.dtype(
     [
         ("router", "i8"),  # addresses: of its words, and of its choice (0: a policy in Python)
@@ -111,7 +113,11 @@ END_DTYPE = np.dtype(
 class ClusterState(NamedTuple):
     """scalars (1,); members: engines; routes: by target; arrivals: requests of the window; order: their
     numbers by time; refusals (windows, n): whether engines with that window refuse it; ends; notes: KV
-    events under way."""
+    events under way.
+
+    Of each engine, in seconds, inf where there is none, apart from its row so that a look at all is short:
+    due: when it begins its next iteration; unread: when what routers have not read was published;
+    late: when its first KV event under way arrives."""
 
     scalars: NDArray[np.void]
     members: NDArray[np.void]
@@ -121,6 +127,9 @@ class ClusterState(NamedTuple):
     refusals: NDArray[np.uint8]
     ends: NDArray[np.void]
     notes: NDArray[np.void]
+    due: NDArray[np.float64]
+    unread: NDArray[np.float64]
+    late: NDArray[np.float64]
 
 
 @compiled_once
@@ -135,6 +144,9 @@ def cluster_at(address):
         array_at(words, 5, np.uint8, 2),
         array_at(words, 6, END_DTYPE, 1),
         array_at(words, 7, NOTE_DTYPE, 1),
+        array_at(words, 8, np.float64, 1),
+        array_at(words, 9, np.float64, 1),
+        array_at(words, 10, np.float64, 1),
     )
 
 
@@ -221,9 +233,8 @@ def hand_over(c, i, target, time):
     else:
         new["next_waiting"][at["last_row"][0]] = i
     at["last_row"][0] = i
-    if c.members["is_idle"][m]:
-        c.members["is_idle"][m] = 0
-        at["now"][0] = max(at["now"][0], queued)
+    if math.isinf(c.due[m]):
+        at["now"][0] = c.due[m] = max(at["now"][0], queued)
     s["in_flight"][0] += 1
     if not s["deals"][0]:
         if route["router"] != 0:
@@ -256,13 +267,9 @@ def choose(c, i, time):
 # ---------------------------------------------------------------- engines
 
 
-# What one step led to
-_STEPPED, _RESTS, _STOPS = map(np.int64, range(3))
-
-
 @compiled_part
 def run_member(c, m, until, most_steps):
-    """Let an engine take steps; (_STEPPED, _RESTS or _STOPS, why `serve` has to come back)."""
+    """Let an engine take steps: DONE, or why `serve` has to come back."""
     members = c.members
     scalars, steps = counters_at(members["engine"][m])
     log, pool_scalars = log_at(members["engine"][m])
@@ -270,9 +277,9 @@ def run_member(c, m, until, most_steps):
     is_read = c.scalars["reads_log"][0] == 0 or members["num_read"][m] == pool_scalars["log_len"][0]
     if is_read and must_be_read(scalars, steps, pool_scalars, log, c.scalars["most_ended"][0]):
         c.scalars["member"][0] = m
-        return _STOPS, COLLECT
+        return COLLECT
     if c.scalars["steps_left"][0] <= 0:
-        return _STOPS, PAUSE
+        return PAUSE
     at = rows_at(members["place"][m], PLACE_DTYPE, 1)
     before = at["num_collected"][0]
     why = call_stretch(
@@ -286,31 +293,23 @@ def run_member(c, m, until, most_steps):
     c.scalars["steps_left"][0] -= 1 + at["num_collected"][0] - before
     if at["num_collected"][0] != before:
         publish(c, m, at["now"][0])
+    c.due[m] = math.inf if why == WAITING_FOR_REQUESTS else at["now"][0]
     if why == NO_ROOM_IN_ENGINE:
         c.scalars["member"][0] = m
-        return _STOPS, FULL_ENGINE
-    if why == WAITING_FOR_REQUESTS:
-        members["is_idle"][m] = 1
-    return (_RESTS if why == WAITING_FOR_REQUESTS or at["now"][0] >= until else _STEPPED), DONE
+        return FULL_ENGINE
+    return DONE
 
 
 @compiled_part
 def run_each(c, until):
     """Every engine for itself up to `until`: DONE, or why `serve` has to come back."""
-    members, s = c.members, c.scalars
-    most_steps = np.int64(1 << 14) if s["deals"][0] else np.int64(1)
-    for m in range(len(members)):
-        if members["is_idle"][m]:
-            continue
-        at = rows_at(members["place"][m], PLACE_DTYPE, 1)
-        went = _STEPPED
-        while went == _STEPPED and at["now"][0] < until:
-            if members["is_unread"][m]:
-                why = deliver(c, m)
-                if why != DONE:
-                    return why
-            went, why = run_member(c, m, until, most_steps)
-            if went == _STOPS:
+    most_steps = np.int64(1 << 14) if c.scalars["deals"][0] else np.int64(1)
+    for m in range(len(c.due)):
+        while c.due[m] < until:
+            why = deliver(c, m) if not math.isinf(c.unread[m]) else DONE
+            if why == DONE:
+                why = run_member(c, m, until, most_steps)
+            if why != DONE:
                 return why
     return DONE
 
@@ -319,34 +318,35 @@ def run_each(c, until):
 CHANGED = np.int64(-3)
 
 
+@compiled_inline
+def first_of(times):
+    """Where the least stands first."""
+    first = np.int64(0)
+    for m in range(1, len(times)):
+        if times[m] < times[first]:
+            first = np.int64(m)
+    return first
+
+
 @compiled_part
 def run_in_order(c, until):
     """All engines up to `until`, the one that is furthest behind first: DONE, CHANGED or as `run_each`."""
-    members, s = c.members, c.scalars
+    s = c.scalars
     while True:
-        first, now, is_note = NONE, until, False
-        for m in range(len(members)):
-            unread = members["is_unread"][m] != 0
-            time = math.inf
-            if unread:
-                time = members["published_time"][m]
-            elif not members["is_idle"][m]:
-                time = rows_at(members["place"][m], PLACE_DTYPE, 1)["now"][0]
-            if time < now or (time == now < until and unread and not is_note):  # ends come before steps
-                first, now, is_note = np.int64(m), time, unread
-        if first == NONE:
-            return DONE
-        if is_note:
+        told, m = first_of(c.unread), first_of(c.due)
+        if c.unread[told] <= c.due[m] and c.unread[told] < until:  # ends come before steps
             in_flight, due = s["in_flight"][0], s["follow_up_due"][0]
-            why = deliver(c, first)
+            why = deliver(c, told)
             if why != DONE:
                 return why
             if s["in_flight"][0] != in_flight or s["follow_up_due"][0] != due:
                 return CHANGED
-            continue
-        went, why = run_member(c, first, until, np.int64(1))
-        if went == _STOPS:
-            return why
+        elif c.due[m] < until:
+            why = run_member(c, m, until, np.int64(1))
+            if why != DONE:
+                return why
+        else:
+            return DONE
 
 
 @compiled_inline
@@ -374,10 +374,9 @@ def deal(c):
 @compiled_part
 def look(c, time):
     """The routers learn what they can know at `time`, to which the engines have come: DONE, or why not."""
-    s, members = c.scalars, c.members
-    if s["reads_log"][0]:
-        for m in range(len(members)):
-            if members["is_unread"][m] and members["published_time"][m] <= time:
+    if c.scalars["reads_log"][0]:
+        for m in range(len(c.unread)):
+            if c.unread[m] <= time:
                 why = deliver(c, m)
                 if why != DONE:
                     return why
@@ -407,8 +406,8 @@ def _due_scrape(interval, scraped):
 
 @compiled_inline
 def _is_busy(c):
-    for m in range(len(c.members)):  # noqa: SIM110 compiled code has no generators
-        if not c.members["is_idle"][m] or c.members["is_unread"][m]:
+    for m in range(len(c.due)):  # noqa: SIM110 compiled code has no generators
+        if not math.isinf(c.due[m]) or not math.isinf(c.unread[m]):
             return True
     return False
 
@@ -478,4 +477,4 @@ def serve(address):
 @compiled
 def catch_up(address, time):
     """At the end of a run, the routers learn what has been published by `time`: DONE, or what is full."""
-    return look(cluster_at(address), time)
+    return look(cluster_at(address), min(time, _EVER))
