@@ -55,18 +55,20 @@ def observe_cluster(case: Case) -> Case:
     unknown = case.keys() - KEYS - META
     assert not unknown, f"the runner does not know {sorted(unknown)}"
     requests, together = _requests(case)
+    replicas = case["replicas"]  # their number, or their names
+    num_replicas = len(replicas) if isinstance(replicas, list) else replicas
     scenario = Scenario(
         **SERVED,
         vllm_version=case["vllm_version"],
         name="case",
         engine=_engine(case.get("engine", {})),
-        cluster={"replicas": case["replicas"], "router": _router(case["policy"])},
+        cluster={"replicas": num_replicas, "router": _router(case["policy"])},
         workload={"type": "shared_prefix", "num_requests": len(requests), "rate": 1.0},
     )
     workload = Listed(tuple(requests), None if together else 1)
     result = run_scenario(WithWorkload(scenario, workload))
     rows, metrics = result.requests, result.metrics
-    per_replica = rows.instance.value_counts().reindex(range(case["replicas"]), fill_value=0)
+    per_replica = rows.instance.value_counts().reindex(range(num_replicas), fill_value=0)
     return {
         "prefix_cache_queries": metrics["vllm:prefix_cache_queries"],
         "prefix_cache_hits": metrics["vllm:prefix_cache_hits"],
@@ -99,8 +101,10 @@ def _requests(case: Case) -> tuple[list[Request], bool]:
         entries = [entry if isinstance(entry, dict) else {"prompt": entry} for entry in form]
         return [request_of(entry, str(i)) for i, entry in enumerate(entries)], is_together(case)
     shared = {key: value for key, value in form.items() if key not in ("count", "send", "prompt")}
+    numbered = {key: value for key, value in shared.items() if isinstance(value, str)}
+    numbered["prompt"] = form["prompt"]
     entries = [
-        {**shared, "id": str(i), "prompt": form["prompt"].replace("{i}", str(i))}
+        {**shared, "id": str(i), **{key: value.replace("{i}", str(i)) for key, value in numbered.items()}}
         for i in range(form["count"])
     ]
     return [request_of(entry) for entry in entries], is_together({**case, **form})

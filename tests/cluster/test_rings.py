@@ -47,7 +47,7 @@ class TestRings:
 
     def test_positions_are_blake3(self):
         # First 8 bytes, little endian, of the published BLAKE3 of the empty text af1349b9 f5f9a1a6 ...
-        assert _blake3("") == int.from_bytes(bytes.fromhex("af1349b9f5f9a1a6"), "little")
+        assert _blake3(b"") == int.from_bytes(bytes.fromhex("af1349b9f5f9a1a6"), "little")
 
 
 class TestSession:
