@@ -140,8 +140,9 @@ class DynamoKv(Policy):
     against blocks in use (overlap_score_weight is its old name; 0 takes the credit away, too).
     decode_active_request_weight: blocks that each request in flight counts. router_temperature: 0 takes the
     least cost, uniform among equals. use_kv_events: False guesses the cache from its own choices, for
-    router_ttl_secs. router_track_active_blocks, router_track_prefill_tokens: what its books count; without
-    prefill tokens cached blocks are taken off the blocks in use.
+    router_ttl_secs. router_track_active_blocks: whether its books count blocks in use.
+    router_track_prefill_tokens: the same of tokens to compute; without them cached blocks are taken off the
+    blocks in use.
     """
 
     names: ClassVar[tuple[str, ...]] = ("dynamo_kv", "kv")
