@@ -84,19 +84,19 @@ def router_of(case: Case, seed: int) -> Router:
     facts |= {key: parameters.pop(key) for key in FACTS & parameters.keys() - known}
     if has_text(case) and "chars_per_token" in known:
         parameters.setdefault("chars_per_token", 1)
-    parameters = {_parameter(key, known): value for key, value in parameters.items()}
+    parameters = {spelled(key, known): value for key, value in parameters.items()}
     if "weights" in case:
         parameters["weights"] = case["weights"]
     targets = [TargetFacts(str(name), **facts) for name in case["replicas"]]
     return Router(policy(**parameters), targets, seed)
 
 
-def _parameter(name: str, known: set[str]) -> str:
+def spelled(name: str, known: set[str]) -> str:
     """A parameter in the original's spelling, `maxTTFTPenaltyMs`, `eviction-interval-secs` or as a flag."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name.lstrip("-"))
     snake = words.lower().replace("-", "_").removeprefix("aibrix_prefix_cache_")
-    spelled = name, snake, ALIASES.get(snake, ""), f"prefix_cache_{snake}", f"router_{snake}"
-    return next((each for each in spelled if each in known), name)
+    names = name, snake, ALIASES.get(snake, ""), f"prefix_cache_{snake}", f"router_{snake}"
+    return next((each for each in names if each in known), name)
 
 
 def block_keys(router: Router, request: Request) -> list[int]:
