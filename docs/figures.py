@@ -1,10 +1,11 @@
 """Draw the pictures of README and docs from the reference results in results/reference.
 
-python docs/figures.py            draws them
-python docs/figures.py --run      computes the reference results first
+    python docs/figures.py                                          draws them
+    python docs/figures.py --run                                    computes the reference results first
+    python docs/figures.py --run --trace conversation_trace.jsonl   with those of Mooncake's trace
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,12 +18,14 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 REFERENCE = ROOT / "results" / "reference"
 SWEPT = ("block_size", "qwen3vl_sizing", "routers")
+REPLAYED = ("mooncake_routers",)  # of Mooncake's conversation trace, which is not part of this repository
 
 
-def compute() -> None:
+def compute(trace: Path | None = None) -> None:
     """One folder for each scenario, as `kvsim sweep scenarios/NAME.yaml --out FOLDER` writes its tables."""
-    for name in SWEPT:
-        kvsim.load_scenario(ROOT / "scenarios" / f"{name}.yaml").sweep().save(REFERENCE / name)
+    for name in (*SWEPT, *(REPLAYED if trace else ())):
+        path = ROOT / "scenarios" / f"{name}.yaml"
+        kvsim.load_scenario(path, trace=trace if name in REPLAYED else None).sweep().save(REFERENCE / name)
 
 
 def draw(folder: Path) -> list[Path]:
@@ -33,6 +36,9 @@ def draw(folder: Path) -> list[Path]:
         ),
         "qwen3vl_sizing.png": sizing(result("qwen3vl_sizing")),
         "routers.png": result("routers").plot.routers(),
+        "mooncake_routers.png": result("mooncake_routers").plot.routers(
+            title="Mooncake's conversations on eight replicas"
+        ),
     }
     return [save(picture, folder / name) for name, picture in pictures.items()]
 
@@ -52,7 +58,13 @@ def sizing(result: SweepResult) -> Figure:
 
 
 if __name__ == "__main__":
-    if "--run" in sys.argv[1:]:
-        compute()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", action="store_true", help="compute the reference results first")
+    parser.add_argument(
+        "--trace", type=Path, help="Mooncake's conversation trace, for the results of its replay"
+    )
+    args = parser.parse_args()
+    if args.run:
+        compute(args.trace)
     for path in draw(DOCS):
         print(path)

@@ -21,7 +21,7 @@ from kvsim.sweep.figures import figures
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
 README = HERE / "README.md"
-NEEDS_A_TRACE = {"mooncake_conversation"}  # which is not part of this repository
+NEEDS_A_TRACE = {"mooncake_conversation", "mooncake_routers"}  # which is not part of this repository
 CHIEF = (
     "find.beyond",
     "requests.finished",

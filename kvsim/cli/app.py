@@ -258,7 +258,8 @@ def plot(
         str | None, typer.Option(metavar="FROM:TO", help="timeseries: seconds; blocks: steps, from 1.")
     ] = None,
     replica: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="timeseries, cdf: only this replica.")
+        str | None,
+        typer.Option(metavar="NAME", help="timeseries, cdf: only this replica, by its name or number."),
     ] = None,
     trace: Annotated[
         Path | None,

@@ -37,7 +37,7 @@ class PlotOptions:
     by: str | None = None
     metric: str | None = None
     window: str | None = None
-    replica: int | None = None
+    replica: str | None = None
     trace: Path | None = None
     title: str | None = None
     where: tuple[str, ...] | None = None

@@ -93,6 +93,10 @@ def logged_kinds(policy: Policy | None, are_recorded: bool) -> int:
     return kinds
 
 
+def _nobody(number: int) -> None:
+    """Collects nothing."""
+
+
 class Fleet:
     """Replicas behind a router.
 
@@ -374,6 +378,7 @@ class Fleet:
             self._grow(why)
         if isinstance(self.router.chooser, Chooser):
             self._tell_ends(self.router.chooser)
+        self._collect = _nobody  # who collects may own this: let go, and the arrays are freed at once
 
     # ------------------------------------------------------------ what has happened
 

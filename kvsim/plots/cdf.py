@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
 from kvsim.plots import style
+from kvsim.plots.line_key import height_of_key, key_of_lines
 
 MOST_POINTS = 2000
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E latency", "queue_time": "queue time"}
@@ -56,10 +57,11 @@ def draw_cdf(
     if not any(len(each.values) for group in samples.values() for each in group):
         raise KvsimError(f"cdf: there is no {_name(kinds[0])} to draw: {_why_empty(kinds[0])}")
     with style.styled():
+        names = next(([each.label for each in group] for group in samples.values() if len(group) > 1), [])
         if ax is not None:
             figure, all_axes = style.picture_and_axes(ax, 0)[0], [ax]
         else:
-            figure = style.new_picture(2.9)
+            figure = style.new_picture(2.9 + height_of_key(names))
             all_axes = list(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0])
         scales = _units([_shown(samples[kind], limits.get(kind)) for kind in kinds])
         for kind, each, scale in zip(kinds, all_axes, scales, strict=True):
@@ -73,6 +75,8 @@ def draw_cdf(
         shown = shown[0].upper() + shown[1:]
         lift = int(any(kind in limits for kind in kinds))  # room for what stands above the axes
         style.set_title(all_axes[0], title or f"{shown}: cumulative distribution", of, lift=lift)
+        if names:
+            key_of_lines(figure, all_axes[0], names)
     return figure
 
 
@@ -114,8 +118,6 @@ def _draw(
         _draw_limit(ax, factor * limit, unit, 100 * float((everything <= limit).mean()))
     if len(group) == 1:
         _mark_percentiles(ax, factor * everything, unit)
-    else:
-        ax.legend(loc="lower right", borderaxespad=0.3, handlelength=2.4)
 
 
 def _shown(group: Sequence[Sample], limit: float | None) -> float:

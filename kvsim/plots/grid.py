@@ -1,6 +1,6 @@
 """A sweep's table, asked for one figure: which points have it, which failed, how keys are written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,32 +11,28 @@ from numpy.typing import NDArray
 from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.metrics import Metric, described, find_column, listed
+from kvsim.scenario.units import unit_of
 
 _LONG = 10_000.0  # milliseconds that are better said in seconds
+_SHORT_UNITS = {"seconds": "s", "milliseconds": "ms"}
 _ASKED_MOST = ("prefix_cache_hit_rate", "generation_tokens_per_second", "kv_cache_size_tokens")
-_KEY_UNITS = {
-    "rate": "requests/s",
-    "block_size": "tokens",
-    "max_model_len": "tokens",
-    "max_num_batched_tokens": "tokens",
-    "max_num_seqs": "requests",
-    "kv_cache_memory_bytes": "bytes",
-    "available_kv_cache_bytes": "bytes",
-    "num_gpu_blocks_override": "blocks",
-    "prefix_len": "tokens",
-    "suffix_len": "tokens",
-    "output_len": "tokens",
-    "gpu_memory_utilization": "share of the card",
-}
 
 
 class SweepTable:
     """A row per point; `axes` are the columns of swept keys. Raises KvsimError if there are none.
 
-    find: "max:KEY" or "min:KEY" where a row is a search, and column KEY the value that it found.
+    find: "max:KEY" or "min:KEY" where a row is a search, and column KEY the value that it found. scenario:
+    its plain values, by which keys get their units.
     """
 
-    def __init__(self, frame: pd.DataFrame, axes: Sequence[str], name: str = "", find: str = "") -> None:
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        axes: Sequence[str],
+        name: str = "",
+        find: str = "",
+        scenario: Mapping[str, Any] | None = None,
+    ) -> None:
         if not len(frame):
             raise KvsimError("the sweep has no finished point, so there is nothing to draw")
         missing = [axis for axis in axes if axis not in frame.columns]
@@ -44,7 +40,7 @@ class SweepTable:
             raise KvsimError(
                 f"the sweep's table has no column for {missing[0] if missing else 'a swept key'}"
             )
-        self.frame, self.axes, self.name = frame, list(axes), name
+        self.frame, self.axes, self.name, self._scenario = frame, list(axes), name, scenario
         self._goal, _, self._searched = find.partition(":")
 
     def where(self, key: str, value: Any) -> "SweepTable":
@@ -56,7 +52,7 @@ class SweepTable:
             there = listed([written(each) for each in values]).removeprefix("there are ")
             raise KvsimError(f"--where {key}={value}: {axis} was not swept there, but at {there}")
         frame = self.frame[self.positions(axis) == values.index(found[0])].reset_index(drop=True)
-        return SweepTable(frame, self.axes, self.name, f"{self._goal}:{self._searched}")
+        return SweepTable(frame, self.axes, self.name, f"{self._goal}:{self._searched}", self._scenario)
 
     @property
     def failed(self) -> NDArray[np.bool_]:
@@ -96,7 +92,7 @@ class SweepTable:
         column = find_column(self._searched if is_searched else name, self.figures, option)
         if column == self._searched:
             last = column.rsplit(".", 1)[-1]
-            return Metric(column, f"{last} found", _KEY_UNITS.get(last, ""), 1.0, self._goal == "min")
+            return Metric(column, f"{last} found", self._unit(column), 1.0, self._goal == "min")
         metric = described(column)
         typical = float(np.nanmedian(self.values(metric))) if metric.unit == "ms" else 0.0
         return replace(metric, unit="s", factor=1.0) if typical >= _LONG else metric
@@ -145,9 +141,13 @@ class SweepTable:
 
     def label(self, key: str) -> str:
         """A key as an axis shows it, with its unit."""
-        last = key.rsplit(".", 1)[-1]
-        unit = _KEY_UNITS.get(last)
-        return f"{last}, {unit}" if unit else last
+        last, unit = key.rsplit(".", 1)[-1], self._unit(key)
+        return f"{last}, {unit}" if unit and last.removeprefix("num_") != unit else last
+
+    def _unit(self, key: str) -> str:
+        """As figures have it: s, requests/s."""
+        unit = unit_of(key, self._scenario)
+        return _SHORT_UNITS.get(unit, unit.replace(" per second", "/s"))
 
     def is_numeric(self, key: str) -> bool:
         column = self.frame[key]

@@ -54,8 +54,7 @@ def draw_heatmap(
     with style.styled():
         columns = min(len(panels), 2)
         rows = -(-len(panels) // columns)
-        height = min(0.28 * len(table.distinct(y)) + 1.3, 3.6)
-        height = max(height, 1.9)
+        height = _height(len(table.distinct(y)))
         if ax is not None:
             figure, all_axes = style.picture_and_axes(ax, 0)[0], [ax]
         else:
@@ -94,6 +93,11 @@ def draw_heatmap(
             all_axes[0], title or f"{shown}: {names}", table.subtitle(*remarks), lift=int(by is not None)
         )
     return figure
+
+
+def _height(ny: int) -> float:
+    """Inches of a panel with so many rows, title and x axis included."""
+    return max(min(0.28 * ny + 1.3, 3.6), 1.9)
 
 
 def _too_many(table: SweepTable, free: list[str], by: str | None) -> str:
@@ -174,7 +178,10 @@ def _draw_cells(
     good = cells.copy()
     good[ys[refused], xs[refused]] = np.nan
     _frame_best(ax, good, metric, table.of_starting(amounts))
-    style.finish(ax, table.label(keys[0]), table.label(keys[1]), grid=None)
+    upward = table.label(keys[1])
+    if 0.6 * style.SIZE * len(upward) > 72 * (_height(ny) - 0.7):  # what title and x axis leave of it
+        upward = upward.replace(", ", ",\n")
+    style.finish(ax, table.label(keys[0]), upward, grid=None)
     _cell_ticks(ax, table, keys, columns)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)

@@ -1,6 +1,6 @@
 """The memory bar: where the bytes of one GPU go, and what of them is KV cache."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,14 +148,9 @@ def draw_memory(bar: MemoryBar, ax: Axes | None = None, title: str | None = None
     with style.styled():
         rows = len(parts) + (bar.short_of > 0)
         figure, ax = style.picture_and_axes(ax, 1.75 + 0.16 * rows)
-        left = 0.0
-        for part in parts:
-            width = part.size / GIB
-            fill, hatch = _look(part.name)
-            ax.barh(0, width, 0.8, left, color=fill, hatch=hatch, edgecolor="white", linewidth=0.8)
-            _name_inside(ax, part.name, left, width, bar, bool(hatch))
-            left += width
-        ax.set_xlim(0, max(left, (bar.total or 0) / GIB) * 1.005 or 1)
+        whole = max(sum(part.size for part in parts), bar.total or 0) / GIB
+        draw_parts(ax, parts, whole)
+        ax.set_xlim(0, whole * 1.005 or 1)
         if bar.budget is not None:
             _mark_budget(ax, bar)
         ax.set_ylim(-0.5, 0.85)
@@ -168,19 +163,37 @@ def draw_memory(bar: MemoryBar, ax: Axes | None = None, title: str | None = None
     return figure
 
 
-def _name_inside(ax: Axes, name: str, left: float, width: float, bar: MemoryBar, hatched: bool) -> None:
+def draw_parts(ax: Axes, parts: Sequence[Part], across: float, at: float = 0, thick: float = 0.8) -> None:
+    """The stacked bar. across: GiB of the axis; at, thick: where on the other axis, and how much of it."""
+    left = 0.0
+    for part in parts:
+        width = part.size / GIB
+        fill, hatch = _look(part.name)
+        ax.barh(at, width, thick, left, color=fill, hatch=hatch, edgecolor="white", linewidth=0.8)
+        _name_inside(ax, part.name, left, width, at, across, bool(hatch))
+        left += width
+
+
+def _name_inside(
+    ax: Axes, name: str, left: float, width: float, at: float, across: float, hatched: bool
+) -> None:
     """The part's name in it, where it is wide enough; a print without colours needs no key then."""
-    whole = max(sum(part.size for part in bar.parts), bar.total or 0) / GIB
-    if width / whole * style.WIDTH * 72 < 4.4 * len(name) + 6:
+    if width / across * style.WIDTH * 72 < 4.4 * len(name) + 6:
         return
     dark = name in ("weights", "KV cache")
     box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"} if hatched else None
     shade = "white" if dark else style.BLACK
-    ax.text(left + width / 2, 0, name, ha="center", va="center", fontsize=style.SMALL, color=shade, bbox=box)
+    ax.text(left + width / 2, at, name, ha="center", va="center", fontsize=style.SMALL, color=shade, bbox=box)
 
 
 def _look(name: str) -> tuple[str, str]:
     return next(look for start, look in _LOOKS.items() if name.startswith(start))
+
+
+def handle(name: str) -> Patch:
+    """A part's look, for a key."""
+    fill, hatch = _look(name)
+    return Patch(facecolor=fill, hatch=hatch, edgecolor="white")
 
 
 def _mark_budget(ax: Axes, bar: MemoryBar) -> None:
@@ -200,8 +213,7 @@ def _mark_budget(ax: Axes, bar: MemoryBar) -> None:
 def _key(figure: Figure, ax: Axes, bar: MemoryBar, parts: list[Part]) -> None:
     handles, labels = [], []
     for part in parts:
-        fill, hatch = _look(part.name)
-        handles.append(Patch(facecolor=fill, hatch=hatch, edgecolor="white"))
+        handles.append(handle(part.name))
         share = f" ({part.size / bar.total:.1%})" if bar.total and not bar.short_of else ""
         remark = f"  {part.remark}" if part.remark else ""
         labels.append(f"{part.name}  {part.size / GIB:,.2f} GiB{share}{remark}")

@@ -16,7 +16,9 @@ from kvsim.plots.block_times import ages_at_eviction, reuse_gaps
 from kvsim.plots.blocks import block_history, draw_blocks
 from kvsim.plots.cdf import KINDS, LATENCIES, Sample, draw_cdf
 from kvsim.plots.memory import bar_of_run, draw_memory
+from kvsim.plots.memory_groups import MOST_GROUPS, draw_groups, memory_of_group
 from kvsim.plots.metrics import one_of
+from kvsim.plots.replica_names import name_of, names_of, number_of
 from kvsim.plots.replicas import DEFAULT_PANELS as REPLICA_PANELS
 from kvsim.plots.replicas import draw_replicas
 from kvsim.plots.timeseries import PANELS, draw_timeseries
@@ -39,36 +41,50 @@ class RunPlots:
         self._result = result
 
     def memory(self, *, title: str | None = None, ax: Axes | None = None) -> Figure:
-        """Where the bytes of one GPU go: weights, activation, graphs, KV cache; GiB (2^30) and tokens."""
+        """Where the bytes of one GPU go: weights, activation, graphs, KV cache; GiB (2^30) and tokens.
+
+        A bar for each group of a cluster.
+        """
         metrics = self._result.metrics
-        groups = [*metrics.get("groups", {}).values(), {}]
-        bar = bar_of_run(self._without_trace(), {**metrics, **groups[0]})  # of several the first
-        return draw_memory(bar, ax, title)
+        groups = metrics.get("groups", {})
+        if len(groups) > 1:
+            names = list(groups)[:MOST_GROUPS]
+            shown = [memory_of_group(name, self._without_trace(name), metrics) for name in names]
+            return draw_groups(shown, len(groups), self._of(), ax, title)
+        group: dict[str, Any] = next(iter(groups.values()), {})
+        return draw_memory(bar_of_run(self._without_trace(), {**metrics, **group}), ax, title)
 
     def timeseries(
         self,
         metric: str | Sequence[str] | None = None,
         *,
         window: tuple[float, float] | None = None,
-        replica: int | None = None,
+        replica: int | str | None = None,
         title: str | None = None,
         ax: Axes | None = None,
     ) -> Figure:
         """Over simulated time; needs recorded steps (`record: {steps: true}`).
 
         metric: one or several of running, waiting, kv_usage, hit_rate, preemptions, tokens (all).
-        window: from, to in seconds. replica: only this one's line.
+        window: from, to in seconds. replica: only this one's line, by its name in the summary or its number.
         """
         panels = (metric,) if isinstance(metric, str) else tuple(metric or PANELS)
         return draw_timeseries(
-            self._result.steps, self._of(), panels, window=window, replica=replica, title=title, ax=ax
+            self._result.steps,
+            self._of(),
+            panels,
+            window=window,
+            replica=self._number_of(replica, "timeseries"),
+            names=names_of(self._result.metrics),
+            title=title,
+            ax=ax,
         )
 
     def cdf(
         self,
         kind: str | Sequence[str] = ("ttft", "tpot", "e2e"),
         *,
-        replica: int | None = None,
+        replica: int | str | None = None,
         trace: str | Path | None = None,
         title: str | None = None,
         ax: Axes | None = None,
@@ -76,14 +92,16 @@ class RunPlots:
         """Cumulative distribution of ttft, tpot, e2e or queue_time; block_age (at eviction) or reuse_gap.
 
         Latencies are those of the summary: finished requests that arrived after the warm-up. The last
-        two need recorded events (`record: {events: true}`). trace: see `blocks`; only for reuse_gap.
+        two need recorded events (`record: {events: true}`). replica: see `timeseries`. trace: see `blocks`;
+        only for reuse_gap.
         """
         kinds = [one_of(each, KINDS, "cdf") for each in ([kind] if isinstance(kind, str) else kind)]
-        samples = {each: self._samples(each, replica, trace) for each in kinds}
+        number = self._number_of(replica, "cdf")
+        samples = {each: self._samples(each, number, trace) for each in kinds}
         limits = {
             name: limit["limit"] for name, limit in self._result.metrics["slo"].items() if name != "all"
         }
-        return draw_cdf(samples, self._of_sample(samples, replica), limits, title=title, ax=ax)
+        return draw_cdf(samples, self._of_sample(samples, number), limits, title=title, ax=ax)
 
     def blocks(
         self,
@@ -127,20 +145,23 @@ class RunPlots:
         facts = self._result.metrics
         return f"{facts['name']}: {served(facts)}, vLLM {facts['vllm_version']}"
 
-    def _without_trace(self) -> Scenario:
-        """Model, card and flags, wherever the trace lies; of several groups those of the first."""
-        values = self._values()
+    def _without_trace(self, group: str | None = None) -> Scenario:
+        """Model, card and flags, wherever the trace lies; of several groups those of one, else the first."""
+        values = self._values(group)
         try:
             return Scenario.model_validate(values)
         except ValueError as error:  # as a config.json that has gone
             said = str(error).splitlines()
             raise KvsimError(f"the run's scenario: {' '.join(said[1:3])}") from None
 
-    def _values(self) -> dict[str, Any]:
-        """The run's scenario as if its first engine were alone; a router's file may be gone."""
+    def _values(self, name: str | None = None) -> dict[str, Any]:
+        """The run's scenario as if an engine of that group, or the first, were alone; a router's file may be
+        gone.
+        """
         values, _ = parse_mapping(self._result.scenario, "the run's scenario")
         cluster = values.pop("cluster", None) or {}
-        group: dict[str, Any] = next(iter((cluster.get("groups") or {}).values()), {})
+        groups: dict[str, Any] = cluster.get("groups") or {"": {}}
+        group = groups[name] if name is not None else next(iter(groups.values()))
         own = ("model", "model_sha256", "gpu", "calibration", "calibration_sha256", "engine")
         return values | {key: group[key] for key in own if key in group}
 
@@ -159,15 +180,14 @@ class RunPlots:
     def _samples(self, kind: str, replica: int | None, trace: str | Path | None) -> list[Sample]:
         if kind in LATENCIES:
             requests = self._measured(replica)
-            replicas = sorted(requests["instance"].unique().tolist())
+            replicas, names = sorted(requests["instance"].unique().tolist()), names_of(self._result.metrics)
             if len(replicas) <= 1:
                 return [Sample("all", _numbers(requests[kind]))]
             return [
-                Sample(self._name_of(i), _numbers(requests.loc[requests["instance"] == i, kind]))
+                Sample(name_of(i, names), _numbers(requests.loc[requests["instance"] == i, kind]))
                 for i in replicas
             ]
         events = self._result.events
-        _check_replica(events, replica)
         if replica is not None:
             events = events[events["instance"] == replica]
         if kind == "block_age":
@@ -181,13 +201,11 @@ class RunPlots:
         size *= scenario.engine.decode_context_parallel_size or 1
         return [Sample("all", reuse_gaps(events, scenario, size))]
 
-    def _name_of(self, replica: int) -> str:
-        named = self._result.metrics.get("replicas", ())
-        return named[replica]["name"] if replica < len(named) else f"replica {replica}"
+    def _number_of(self, replica: int | str | None, kind: str) -> int | None:
+        return None if replica is None else number_of(replica, names_of(self._result.metrics), kind)
 
     def _measured(self, replica: int | None) -> pd.DataFrame:
         requests = self._result.requests
-        _check_replica(requests, replica)
         warm_up = self._result.metrics["warm_up"]["seconds"]
         kept = (requests["status"] == "finished") & (requests["arrival_time"] >= warm_up)
         if replica is not None:
@@ -203,15 +221,8 @@ class RunPlots:
             counts[what] = f"{count:,} {what}{'' if count == 1 else 's'}"
         seconds = self._result.metrics["warm_up"]["seconds"] if set(samples) & set(LATENCIES) else 0
         cut = f", warm-up of {seconds:g} s cut" if seconds else ""
-        whose = f", replica {replica}" if replica is not None else ""
+        whose = "" if replica is None else f", {name_of(replica, names_of(self._result.metrics))}"
         return f"{self._of()}; {', '.join(counts.values())}{cut}{whose}"
-
-
-def _check_replica(rows: pd.DataFrame, replica: int | None) -> None:
-    known = sorted(rows["instance"].unique().tolist())
-    if replica is not None and replica not in known:
-        there = ", ".join(map(str, known)) if len(known) < 10 else f"{known[0]} to {known[-1]}"
-        raise KvsimError(f"cdf: there is no replica {replica}; there are {there or 'none'}")
 
 
 def _numbers(column: pd.Series) -> np.ndarray:

@@ -21,8 +21,9 @@ class SweepPlots:
 
     frame: see `kvsim.sweep.SweepResult.frame`. axes: the swept keys' columns. name: of the scenario.
     gpus: that one point runs on, swept parallel sizes and replicas apart. find: "max:KEY" or "min:KEY" where
-    a row is a search and column KEY what it found. replicas: `SweepResult.replicas`. Keys and figures may be
-    shortened: `block_size`, `ttft_p99`, `hit_rate`. All raise KvsimError with one line.
+    a row is a search and column KEY what it found. replicas: `SweepResult.replicas`. scenario: its plain
+    values, by which keys get their units. Keys and figures may be shortened: `block_size`, `ttft_p99`,
+    `hit_rate`. All raise KvsimError with one line.
     """
 
     def __init__(
@@ -33,16 +34,18 @@ class SweepPlots:
         gpus: int = 1,
         find: str = "",
         replicas: pd.DataFrame | None = None,
+        scenario: Mapping[str, Any] | None = None,
     ) -> None:
         self._frame, self._axes, self._name, self._gpus, self._find = frame, axes, name, gpus, find
-        self._replicas = replicas
+        self._replicas, self._scenario = replicas, scenario
 
     def where(self, values: Mapping[str, Any]) -> "SweepPlots":
         """The same of the points alone that have these values of swept keys, such as {"block_size": 16}."""
         table = self._table()
         for key, value in values.items():
             table = table.where(key, value)
-        return SweepPlots(table.frame, self._axes, self._name, self._gpus, self._find, self._replicas)
+        of = (self._name, self._gpus, self._find, self._replicas, self._scenario)
+        return SweepPlots(table.frame, self._axes, *of)
 
     def lines(
         self,
@@ -100,4 +103,4 @@ class SweepPlots:
         return draw_routers(self._table(), self._replicas, by, panels, title=title, ax=ax)
 
     def _table(self) -> SweepTable:
-        return SweepTable(self._frame, self._axes, self._name, self._find)
+        return SweepTable(self._frame, self._axes, self._name, self._find, self._scenario)

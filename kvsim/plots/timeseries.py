@@ -1,6 +1,6 @@
 """A run over time: running, waiting, KV usage, hit rate, preemptions, tokens; a line per replica."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from kvsim.errors import KvsimError
 from kvsim.plots import style
 from kvsim.plots.binning import COUNTERS, MOST_POINTS, hit_window, rate, series
+from kvsim.plots.line_key import height_of_key, key_of_lines
 from kvsim.plots.metrics import one_of
+from kvsim.plots.replica_names import name_of
 
 FULL = 0.99  # from here on the pool counts as full
 
@@ -39,22 +41,28 @@ def draw_timeseries(
     *,
     window: tuple[float, float] | None = None,
     replica: int | None = None,
+    names: Sequence[str] = (),
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Panels over simulated time; raises KvsimError for an unknown panel, an empty window or replica."""
+    """Panels over simulated time; raises KvsimError for an unknown panel, an empty window or replica.
+
+    names: of the replicas, in the order of their numbers.
+    """
     panels = [one_of(panel, PANELS, "timeseries") for panel in panels]
     if ax is not None and len(panels) != 1:
         raise KvsimError("timeseries: one axes has room for one panel; name it with metric=")
-    steps = _chosen(steps, window, replica)
+    steps = _chosen(steps, window, replica, names)
     span = window or (0.0, float(steps["end_time"].max()))
     span = (max(span[0], 0.0), min(span[1], float(steps["end_time"].max())))
-    groups = [(i, steps[steps["instance"] == i]) for i in sorted(steps["instance"].unique().tolist())]
+    numbers = sorted(steps["instance"].unique().tolist())
+    groups = [(name_of(i, names), steps[steps["instance"] == i]) for i in numbers]
     with style.styled():
         if ax is not None:
             figure, all_axes = style.picture_and_axes(ax, 0)[0], [ax]
         else:
-            figure = style.new_picture(0.75 + 0.95 * len(panels) + 0.5 * (len(panels) == 1))
+            key = height_of_key([name for name, _ in groups]) if len(groups) > 1 else 0
+            figure = style.new_picture(0.75 + 0.95 * len(panels) + 0.5 * (len(panels) == 1) + key)
             all_axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
         for panel, each in zip(panels, all_axes, strict=True):
             _draw_panel(each, panel, groups, span)
@@ -64,7 +72,7 @@ def draw_timeseries(
         style.separate_thousands(all_axes[-1], "x")
         if ax is None:
             figure.align_ylabels(all_axes)
-        whose = f"replica {replica}, " if replica is not None else ""
+        whose = f"{name_of(replica, names)}, " if replica is not None else ""
         count = f"{len(groups)} replicas, " if len(groups) > 1 else ""
         bands = any(len(each.collections) for each in all_axes)
         remark = "; band: least and most within a point's time" if bands else ""
@@ -72,7 +80,7 @@ def draw_timeseries(
         shown = "Load, KV cache and throughput" if len(panels) > 2 else _in_words(panels)
         style.set_title(all_axes[0], title or f"{shown} over time", subtitle)
         if len(groups) > 1:
-            _key(figure, all_axes[-1], [i for i, _ in groups])
+            key_of_lines(figure, all_axes[-1], [name for name, _ in groups])
     return figure
 
 
@@ -81,16 +89,15 @@ def _in_words(panels: Sequence[str]) -> str:
     return words[0].upper() + words[1:]
 
 
-def _chosen(steps: pd.DataFrame, window: tuple[float, float] | None, replica: int | None) -> pd.DataFrame:
+def _chosen(
+    steps: pd.DataFrame, window: tuple[float, float] | None, replica: int | None, names: Sequence[str]
+) -> pd.DataFrame:
     if not len(steps):
         raise KvsimError("timeseries: the run has no engine step, so there is nothing to draw")
     if replica is not None:
-        known = sorted(steps["instance"].unique().tolist())
         steps = steps[steps["instance"] == replica]
         if not len(steps):
-            raise KvsimError(
-                f"timeseries: there is no replica {replica}; there are {known[0]} to {known[-1]}"
-            )
+            raise KvsimError(f"timeseries: {name_of(replica, names)} has no engine step, so it has no line")
     if window is not None:
         end = float(steps["end_time"].max())
         steps = steps[(steps["end_time"] >= window[0]) & (steps["start_time"] <= window[1])]
@@ -103,18 +110,18 @@ def _chosen(steps: pd.DataFrame, window: tuple[float, float] | None, replica: in
 
 
 def _draw_panel(
-    ax: Axes, panel: str, groups: Sequence[tuple[int, pd.DataFrame]], span: tuple[float, float]
+    ax: Axes, panel: str, groups: Sequence[tuple[str, pd.DataFrame]], span: tuple[float, float]
 ) -> None:
+    """groups: name and steps of each replica."""
     top = 0.0
-    for index, (replica, part) in enumerate(groups):
+    for index, (name, part) in enumerate(groups):
         line = series(part, panel, span)
         look = style.line_style(index)
-        label = f"replica {replica}"
         stairs = panel in COUNTERS or (line.low is None and len(line.time) <= MOST_POINTS + 1)
         look |= {"drawstyle": "steps-post" if stairs else "default"}
         if len(line.time) == 1:
             look |= {"marker": "o", "clip_on": False}
-        ax.plot(line.time, line.value, label=label, **look)
+        ax.plot(line.time, line.value, label=name, **look)
         if line.low is not None and line.high is not None and len(groups) == 1:
             ax.fill_between(line.time, line.low, line.high, color=look["color"], alpha=0.25, linewidth=0)
             top = max(top, float(np.nanmax(line.high)))
@@ -142,24 +149,24 @@ def _split_tokens(ax: Axes, steps: pd.DataFrame, span: tuple[float, float]) -> N
 
 
 def _mark(
-    ax: Axes, panel: str, groups: Sequence[tuple[int, pd.DataFrame]], span: tuple[float, float]
+    ax: Axes, panel: str, groups: Sequence[tuple[str, pd.DataFrame]], span: tuple[float, float]
 ) -> None:
     """The thing to see: the first preemption, the pool full, the window of the hit rate."""
     steps = pd.concat([part for _, part in groups]) if len(groups) > 1 else groups[0][1]
     if panel == "preemptions":
-        hit = steps.loc[steps["num_preempted"] > 0, "start_time"]
-        if not len(hit):
+        hit = _earliest(groups, lambda part: part["num_preempted"] > 0)
+        if hit is None:
             ax.set_yticks([0])
             style.note(ax, "no preemption")
             return
         total = int(steps["num_preempted"].sum())
-        at = float(hit.min())
-        _mark_time(ax, at, f"first at {style.number(at)} s{_whose(steps, hit)}, {total:,} in all", span)
+        at, whose = hit
+        _mark_time(ax, at, f"first at {style.number(at)} s{whose}, {total:,} in all", span)
     elif panel == "kv_usage":
-        full = steps.loc[steps["kv_cache_usage_perc"] >= FULL, "start_time"]
-        if len(full):
-            at = float(full.min())
-            _mark_time(ax, at, f"full from {style.number(at)} s{_whose(steps, full)}", span, low=True)
+        full = _earliest(groups, lambda part: part["kv_cache_usage_perc"] >= FULL)
+        if full is not None:
+            at, whose = full
+            _mark_time(ax, at, f"full from {style.number(at)} s{whose}", span, low=True)
         else:
             peak = float(steps["kv_cache_usage_perc"].max())
             _corner(ax, f"peak {peak:.1%}", span)
@@ -171,11 +178,15 @@ def _mark(
         _corner(ax, f"over the latest {hit_window(requests):,} requests", span)
 
 
-def _whose(steps: pd.DataFrame, times: pd.Series) -> str:
-    """Which replica the earliest of the times belongs to, if there are several."""
-    place = int(np.flatnonzero(steps["start_time"].isin(times) & (steps["start_time"] == times.min()))[0])
-    several = steps["instance"].nunique() > 1
-    return f" (replica {steps['instance'].iloc[place]})" if several else ""
+def _earliest(
+    groups: Sequence[tuple[str, pd.DataFrame]], chosen: Callable[[pd.DataFrame], pd.Series]
+) -> tuple[float, str] | None:
+    """When the first of the chosen steps begins, and whose it is, if there are several replicas."""
+    times = [(float(part.loc[chosen(part), "start_time"].min()), name) for name, part in groups]
+    found = min((each for each in times if np.isfinite(each[0])), key=lambda each: each[0], default=None)
+    if found is None:
+        return None
+    return found[0], f" ({found[1]})" if len(groups) > 1 else ""
 
 
 def _corner(ax: Axes, text: str, span: tuple[float, float]) -> None:
@@ -215,12 +226,3 @@ def _mark_time(ax: Axes, at: float, text: str, span: tuple[float, float], *, low
         fontsize=style.SMALL,
         bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
     )
-
-
-def _key(figure: Figure, ax: Axes, replicas: Sequence[int]) -> None:
-    """Few replicas by name; of many, the first ones."""
-    handles, labels = ax.get_legend_handles_labels()
-    most = 14  # then colours and dashes begin again
-    if len(replicas) > most:
-        handles, labels = handles[:most], [*labels[: most - 1], f"{labels[most - 1]} … {replicas[-1]}"]
-    style.key_below(figure, ax, handles, labels, min(len(handles), 5), 2.8)

@@ -211,10 +211,10 @@ def _cluster(schema: JsonSchema) -> Iterator[str]:
         yield section["description"] + "\n"
         parameters = {key: item for key, item in section["properties"].items() if key in _parameters(policy)}
         if parameters:
-            told = any("description" in item for item in parameters.values())
-            yield _table(
-                {"properties": parameters}, ("key", "default", "range", "meaning")[: 4 if told else 3]
-            )
+            told = {word for item in parameters.values() for word in item}
+            always, optional = {"key", "default", "range"}, {"unit": "x-unit", "meaning": "description"}
+            shown = always | {column for column, word in optional.items() if word in told}
+            yield _table({"properties": parameters}, [column for column in _COLUMNS if column in shown])
     yield "#### A policy of your own\n"
     yield OWN_POLICY
     yield _table({"properties": {"policy_sha256": own["properties"]["policy_sha256"]}})

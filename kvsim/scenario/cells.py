@@ -29,7 +29,7 @@ def cells_of(scenario: Scenario) -> tuple[Cell, ...]:
 def _router(router: RouterSection, scenario: Scenario) -> RouterSpec:
     policy = router.build(scenario.folder)
     interval = None if policy.scrapes_every is None else router.metrics_interval
-    return RouterSpec(policy, router.kv_event_delay, router.kv_event_loss, interval, router.chars_per_token)
+    return RouterSpec(policy, router.kv_event_delay, router.kv_event_loss, interval)
 
 
 def _named_group(name: str, group: GroupSection, scenario: Scenario) -> Group:

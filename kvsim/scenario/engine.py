@@ -122,7 +122,7 @@ class EngineSection(Section):
         examples=[18_115_198_976],
     )
     gpu_memory_utilization: Fraction | None = key(
-        None, "share of the card for the estimate; by release (0.92, 0.9) if absent", examples=[0.9]
+        None, "for the estimate; by release (0.92, 0.9) if absent", "share of the card", examples=[0.9]
     )
     max_model_len: Annotated[Any, BeforeValidator(_model_length), WithJsonSchema(_MODEL_LENGTH)] = key(
         None,
@@ -151,7 +151,7 @@ class EngineSection(Section):
     )
     async_scheduling: bool | None = key(None, "schedule a step ahead; on where the release can, if absent")
     watermark: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = key(
-        0.0, "share of the blocks kept free at admission (0.33)"
+        0.0, "kept free at admission (0.33)", "share of the blocks"
     )
     scheduler_reserve_full_isl: bool | None = key(
         None, "admit a prompt only if all of it fits; on in 0.33 if absent (the flag came with 0.19)"

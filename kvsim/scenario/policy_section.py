@@ -6,6 +6,7 @@ import typing
 from functools import cache
 from typing import Annotated, Any
 
+from annotated_types import Unit
 from pydantic import ConfigDict, Field, create_model
 
 from kvsim.cluster.policy import Policy
@@ -21,7 +22,7 @@ class RouterKeys(Section):
         0.0, "how late KV events reach a router that reads them", "seconds", examples=[0.05]
     )
     kv_event_loss: Annotated[float, Field(ge=0, le=1)] = key(
-        0.0, "share of the KV-event messages that never arrive", examples=[0.01]
+        0.0, "KV-event messages that never arrive", "share of messages", examples=[0.01]
     )
     metrics_interval: Annotated[float, Field(ge=0, le=1e6)] | None = key(
         None,
@@ -51,11 +52,21 @@ def policy_section(kind: type[Policy]) -> type[RouterKeys]:
             default = {"default": field.default}
         elif field.default_factory is not dataclasses.MISSING:
             default = {"default_factory": field.default_factory}
+        unit = next((each.unit for each in _metadata(hints[field.name]) if isinstance(each, Unit)), None)
         parameters[field.name] = (
             hints[field.name],
-            Field(**default, description=meanings.get(field.name)),
+            Field(
+                **default,
+                description=meanings.get(field.name),
+                json_schema_extra={"x-unit": unit} if unit else None,
+            ),
         )
     return create_model(kind.__name__, __base__=RouterKeys, __doc__=description, **parameters)
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    """What `Annotated` says beside the type."""
+    return getattr(hint, "__metadata__", ())
 
 
 def told(kind: type[Policy]) -> tuple[str, dict[str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.cluster.policies.user import EVERY_CHOICE, UserPolicy, one_line
+from kvsim.cluster.policy import Policy
 from kvsim.errors import KvsimError
 
 
@@ -28,6 +29,11 @@ def load_user_policy(
     """
     file, _, class_name = name.rpartition(":")
     policy_class = _class_of(_module_of(name, folder / file), name, class_name)
+    if issubclass(policy_class, Policy):
+        raise KvsimError(
+            f"policy {name}: {class_name} is a policy of kvsim's own or extends one; name those as "
+            "docs/routing.md does, and write a class of your own with choose(self, request, view)"
+        )
     _check_methods(policy_class, name)
     _check_names(policy_class, reserved, name)
     _check_arguments(policy_class, arguments, name)

@@ -24,6 +24,10 @@ LENGTH_RANGES = {  # name of the definition -> least and greatest value
     "ImageCount": (0, MAX_IMAGES_PER_REQUEST),
     "Priority": (-(2**31), 2**31 - 1),
 }
+LENGTH_UNITS = dict.fromkeys(("Length", "LengthFromOne"), "tokens") | {
+    "Turns": "requests",
+    "ImageCount": "pictures",
+}
 _PAIR = {
     "type": "array",
     "items": {"type": "integer", "minimum": 1, "maximum": MAX_SIDE},

@@ -12,6 +12,7 @@ from kvsim.scenario.workload_keys import (
     INFINITY,
     KEYS,
     LENGTH_RANGES,
+    LENGTH_UNITS,
     TITLES,
     JsonSchema,
     number,
@@ -113,15 +114,17 @@ def given(key: str) -> JsonSchema:
 
 
 def _length(name: str, low: int, high: int) -> JsonSchema:
-    one = whole(low, high)
+    unit = {"x-unit": LENGTH_UNITS[name]} if name in LENGTH_UNITS else {}
+    one = whole(low, high) | unit
+    most = number(0, MAX_TOKENS)
     weights = {"type": "array", "items": number(0, 1e9), "minItems": 1}
     forms: list[tuple[str, Mapping[str, JsonSchema], list[str]]] = [
         ("constant", {"value": one}, ["value"]),
         ("uniform", {}, ["min", "max"]),
-        ("lognormal", {"average": number(0, MAX_TOKENS), "median_ratio": number(0, 1)}, ["average"]),
+        ("lognormal", {"average": most | unit, "median_ratio": number(0, 1)}, ["average"]),
         ("lognormal", {"mean": number(-21.5, 21.5), "sigma": number(0, 10)}, ["mean", "sigma"]),
-        ("normal", {"mean": number(-MAX_TOKENS, MAX_TOKENS), "std": number(0, MAX_TOKENS)}, ["mean", "std"]),
-        ("poisson", {"alpha": number(0, MAX_TOKENS)}, ["alpha"]),
+        ("normal", {"mean": number(-MAX_TOKENS, MAX_TOKENS) | unit, "std": most | unit}, ["mean", "std"]),
+        ("poisson", {"alpha": most | unit}, ["alpha"]),
         ("zipf", {"alpha": number(1.01, 1000)}, ["alpha"]),
         (
             "choice",
@@ -154,12 +157,14 @@ def _drawn(
 
 
 def _duration() -> JsonSchema:
+    unit = {"x-unit": "seconds"}
+    one = seconds() | unit
     forms: list[tuple[str, Mapping[str, JsonSchema], list[str]]] = [
-        ("constant", {"value": seconds()}, ["value"]),
+        ("constant", {"value": one}, ["value"]),
         ("uniform", {}, ["min", "max"]),
-        ("exponential", {"mean": number(0, MAX_SECONDS)}, ["mean"]),
-        ("lognormal", {"average": number(0, MAX_TOKENS), "median_ratio": number(0, 1)}, ["average"]),
+        ("exponential", {"mean": number(0, MAX_SECONDS) | unit}, ["mean"]),
+        ("lognormal", {"average": number(0, MAX_TOKENS) | unit, "median_ratio": number(0, 1)}, ["average"]),
         ("lognormal", {"mean": number(-21.5, 21.5), "sigma": number(0, 10)}, ["mean", "sigma"]),
     ]
-    bounds = {"min": seconds(), "max": seconds()}
-    return _drawn("Duration", seconds(), bounds, forms)
+    bounds = {"min": one, "max": one}
+    return _drawn("Duration", one, bounds, forms)

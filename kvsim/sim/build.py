@@ -127,7 +127,6 @@ class RouterSpec:
     kv_event_delay: float
     kv_event_loss: float
     metrics_interval: float | None
-    chars_per_token: int
 
 
 @dataclass(frozen=True)
@@ -194,10 +193,11 @@ def check_single(scenario: Scenario) -> None:
     """Raises KvsimError for more than one engine, where one is looked at."""
     cluster, ranks = scenario.cluster, scenario.engine.data_parallel_size
     if not cluster.is_short or cluster.replicas * ranks > 1:
-        how = "--set cluster.replicas=1" if ranks == 1 else "--set engine.data_parallel_size=1"
         what = f"{cluster.replicas * ranks:,}" if cluster.is_short else "groups of replicas"
-        way = f"; give {how}" if cluster.is_short else ""
-        raise KvsimError(f"cluster: the scenario has {what}, this looks at one engine{way}")
+        how = "--set cluster.replicas=1" if ranks == 1 else "--set engine.data_parallel_size=1"
+        if not cluster.is_short:
+            how = "--set 'cluster={replicas: 1}', which leaves the model, gpu and engine above the groups"
+        raise KvsimError(f"cluster: the scenario has {what}, this looks at one engine; give {how}")
 
 
 def make_cores(config: EngineConfig, cost: StepCost, replicas: int) -> list[EngineCore]:

@@ -85,9 +85,13 @@ class SweepResult:
         from kvsim.plots import SweepPlots  # loads matplotlib
 
         if self.probes is not None and self.searched is not None and not self.axes:
-            return SweepPlots(self.probes, (self.searched,), self.name, self._gpus())
+            return SweepPlots(
+                self.probes, (self.searched,), self.name, self._gpus(), scenario=self._head["scenario"]
+            )
         find = (self.asked["find"] or "").partition("=")[0]
-        return SweepPlots(self.frame, self.axes, self.name, self._gpus(), find, self.replicas)
+        return SweepPlots(
+            self.frame, self.axes, self.name, self._gpus(), find, self.replicas, self._head["scenario"]
+        )
 
     def _gpus(self) -> int:
         """GPUs of a point as the scenario has them; swept sizes stand in the table."""

@@ -18,6 +18,7 @@ from kvsim.sweep.version import kvsim_version
 COMPARE = "--compare-routers"
 _INTERVAL = "metrics_interval"
 _PARAMETER = re.compile(r":([A-Za-z_][A-Za-z0-9_-]*)=([^:]*)$")
+_NO_VALUE = re.compile(r"(?<!\.py):[^:]*$")  # FILE.py:CLASS is a name
 
 Policy = str | Mapping[str, Any]  # name, name:parameter=value, or the mapping of a scenario
 
@@ -59,11 +60,19 @@ def _read(policy: Policy, option: str) -> Mapping[str, Any]:
     parameters: dict[str, Any] = {}
     name = policy.strip()
     while found := _PARAMETER.search(name):
-        name = name[: found.start()]
-        parameters = {found[1].replace("-", "_"): parse_value(found[2], f"{option} {policy}"), **parameters}
-    if not name or "=" in name:
+        name, parameter = name[: found.start()], found[1].replace("-", "_")
+        if parameter in parameters:
+            raise KvsimError(f"{option} {policy}: {parameter} is given twice; give it once")
+        parameters = {parameter: _value(found[2], parameter, f"{option} {policy}"), **parameters}
+    if not name or "=" in name or _NO_VALUE.search(name):
         raise KvsimError(f"{option} {policy}: write NAME or NAME:PARAMETER=VALUE, several with commas")
     return {"policy": name, **parameters}
+
+
+def _value(text: str, parameter: str, option: str) -> Any:
+    if not text.strip():
+        raise KvsimError(f"{option}: {parameter} has no value; write {parameter}=VALUE")
+    return parse_value(text, option)
 
 
 def _name(policy: Mapping[str, Any]) -> str:
@@ -110,6 +119,7 @@ def _merged(own: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any]
 def _check(template: Template, asked: Asked, key: str) -> None:
     """Every policy must be right before any is run."""
     resolver = Resolver(template, asked.options, asked.meanings)
+    known: dict[str, Any] = {}  # scenario hash -> the name it was asked for by
     for name in asked.axes[0].values:
         point = resolver.point({key: name})
         if point.scenario is not None and name == asked.axes[0].values[0]:
@@ -117,6 +127,9 @@ def _check(template: Template, asked: Asked, key: str) -> None:
         if point.problem is not None:
             problem = point.problem.removeprefix(f"{key}={name}: ").removeprefix(f"{key}.policy: ")
             raise KvsimError(f"{asked.options[key]} {name}: {problem}")
+        if point.hash in known:
+            raise KvsimError(f"{asked.options[key]} {name}: is the same as {known[point.hash]}; give it once")
+        known[point.hash] = name
 
 
 def _check_choice(scenario: Scenario, option: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.workload.checks import FieldError, number, one_of
+from kvsim.workload.checks import FieldError, number, one_of, shown
 from kvsim.workload.lengths import Parameters, check_keys, lognormal
 
 DurationSpec = float | Mapping[str, Any]
@@ -46,13 +46,14 @@ class Duration:
         return np.clip(self._draw(rng, count), self.low, self.high)
 
 
-def seconds(field: str, value: Any, high: float = MAX_SECONDS) -> float:
-    """The value, if it is a number from 0 to `high`; raises FieldError."""
-    if value == 0 and not isinstance(value, bool):
-        return 0.0
-    if isinstance(value, int | float) and value < 0:
-        raise FieldError(field, f"{value!r} is out of range; give a number of seconds from 0 to {high:g}")
-    return number(field, value, 0.0, high)
+def seconds(field: str, value: Any, high: float = MAX_SECONDS, unit: str = "seconds") -> float:
+    """The value, if it is a number from 0 to `high`; raises FieldError, which names the unit."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FieldError(field, f"{shown(value)} is not a number of {unit}")
+    if not 0 <= value <= high:  # NaN compares false
+        problem = f"{shown(value)} is out of range; give a number of {unit} from 0 to {high:g}"
+        raise FieldError(field, problem)
+    return float(value)
 
 
 def duration(field: str, spec: Any) -> Duration:

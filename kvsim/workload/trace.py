@@ -224,7 +224,10 @@ class TraceWorkload:
         count, first, last = 0, 0.0, 0.0
         for count, row in enumerate(self.rows(), 1):
             first, last = (row.timestamp if count == 1 else first), row.timestamp
-        return (count - 1) / ((last - first) * self.rate) if last > first else 1.0
+        if count > 1 and last <= first:
+            problem = f"all {count:,} rows are at {first:g} s, so no rate can be made of them; leave rate out"
+            raise KvsimError(f"{self.path}: {problem}, or give inf")
+        return (count - 1) / ((last - first) * self.rate) if count > 1 else 1.0
 
 
 def read_rows(path: str | Path, trace_block_size: int | None = None) -> Iterator[TraceRow]:

@@ -49,6 +49,8 @@ def check_row(row: Any, trace_block_size: int | None = None, in_session: bool = 
     """
     if not isinstance(row, Mapping):
         raise FieldError("row", f"{shown(row)} is not an object with timestamp, input_length, ...")
+    if row.get("delay") is not None and row.get("session_id") is None:
+        raise FieldError("delay", "counts from the answer before in a session; the row has no session_id")
     bailian = row.get("chat_id") is not None
     block = trace_block_size or (BAILIAN_BLOCK if bailian else MOONCAKE_BLOCK)
     timed = not in_session or row.get("timestamp") is not None

@@ -114,4 +114,5 @@ def _pause(row: Mapping[str, Any], is_first: bool) -> float:
     if row.get("delay") is None and row.get("timestamp") is not None:
         problem = "a later row of its session needs delay instead, ms after the answer before"
         raise FieldError("timestamp", problem)
-    return seconds("delay", row.get("delay") or 0, MAX_SECONDS * 1000) / 1000.0
+    delay = row.get("delay")
+    return 0.0 if delay is None else seconds("delay", delay, MAX_SECONDS * 1000, "milliseconds") / 1000.0

@@ -89,7 +89,8 @@ def test_options_reach_the_picture(plot):
         (["recorded", "timeseries", "--window", "5:2"], "write FROM:TO in seconds"),
         (["recorded", "timeseries", "--window", "nan:2"], "write FROM:TO in seconds"),
         (["recorded", "timeseries", "--window", "100:200"], "no engine step between"),
-        (["recorded", "timeseries", "--replica", "7"], "there is no replica 7"),
+        (["recorded", "timeseries", "--replica", "7"], "there is no replica 7; there is one, 0"),
+        (["recorded", "cdf", "--replica", "replica-1"], "there is no replica replica-1; there is one, 0"),
         (["recorded", "cdf", "--metric", "block_age"], "no cached block was evicted"),
     ],
 )

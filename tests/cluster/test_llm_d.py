@@ -228,5 +228,11 @@ def test_growing_changes_no_choice(settings: dict[str, Any]) -> None:
 
 
 def test_an_unknown_scorer_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(KvsimError, match="weights: 'prefix' is no scorer of llm_d; known: queue, kv-"):
-        LlmD(weights={"prefix": 1.0})
+    with pytest.raises(KvsimError, match=r"^weights\.prfx: is no scorer of llm_d; known: queue, kv-"):
+        LlmD(weights={"prfx": 1.0})
+    with pytest.raises(
+        KvsimError, match=r"^weights\.quue: is no scorer of llm_d; did you mean queue\? Known: qu"
+    ):
+        LlmD(weights={"quue": 1.0})
+    with pytest.raises(KvsimError, match=r"^weights\.queue-scorer: queue is named twice"):
+        LlmD(weights={"queue": 1.0, "queue-scorer": 2.0})

@@ -185,6 +185,11 @@ class TestLoading:
                 "policy mine.py:Mine: choose must be callable as choose(self, request, view) -> int",
             ),
             (
+                "from kvsim.cluster.policies import POLICIES\nclass Mine(POLICIES['dynamo_kv']): ...",
+                "policy mine.py:Mine: Mine is a policy of kvsim's own or extends one; name those as "
+                "docs/routing.md does, and write a class of your own with choose(self, request, view)",
+            ),
+            (
                 "class Mine:\n    reads_events = 1\n    def choose(self, request, view): return 0",
                 "policy mine.py:Mine: reads_events = 1 must be True or False",
             ),

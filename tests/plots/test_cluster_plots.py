@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_clusters import ROUTER, comparison, replica, summary
-from plotted import axes_of, says, small
+from matplotlib.figure import Figure
+from plotted import axes_of, says, small, words_of
 
 import kvsim
 from kvsim.errors import KvsimError
 from kvsim.plots import SweepPlots
 from kvsim.plots.metrics import described
+from kvsim.plots.replica_names import number_of
 from kvsim.plots.replicas import PANELS, draw_replicas
 from kvsim.plots.style import rendered
 from kvsim.results import RunResult
@@ -101,10 +103,81 @@ def test_replicas_of_groups_have_their_names_and_cards(grouped):
     assert says(figure, "small: Qwen/Qwen3-VL-2B-Instruct on H100 SXM, RTX 4090, vLLM 0.33; 3 replicas")
 
 
-def test_memory_is_that_of_the_first_groups_card(grouped):
+def test_memory_has_a_bar_for_each_group(grouped):
     figure = grouped.plot.memory()
-    assert says(figure, "Qwen/Qwen3-VL-2B-Instruct on H100 SXM, one GPU's memory")
+    (ax,) = axes_of(figure)
+    rows: dict[float, float] = {}
+    for patch in ax.patches:
+        middle = patch.get_y() + patch.get_height() / 2
+        rows[middle] = rows.get(middle, 0) + patch.get_width()
+    assert list(rows) == pytest.approx([0, 1])
+    assert list(rows.values()) == pytest.approx([79.19, 23.52], abs=0.01)
+    assert says(figure, "big: 2 replicas, Qwen/Qwen3-VL-2B-Instruct on H100 SXM")
+    assert says(figure, "other: 1 replica, Qwen/Qwen3-VL-2B-Instruct on RTX 4090")
+    peaks = [part["vllm:kv_cache_usage_perc"]["peak"] for part in grouped.metrics["replicas"]]
+    assert max(peaks[:2]) != peaks[2]
+    for peak, total in ((max(peaks[:2]), "79.19"), (peaks[2], "23.52")):
+        assert says(
+            figure, f"384 tokens in 24 blocks, at most {peak:.1%} in use; budget: 0.92 of {total} GiB"
+        )
+    assert says(figure, "GiB of big | other")
+    assert says(figure, "KV memory not used  66.18 | 14.96")
+    assert says(figure, "one GPU of each of 2 groups")
+    assert grouped.plot.memory(title="Mine", ax=Figure().add_subplot()) is not None
+
+
+def test_memory_of_many_groups_shows_the_first_ones(tmp_path):
+    groups = ", ".join(f"g{i}: {{replicas: {1 + (i == 0)}}}" for i in range(12))
+    cluster = f"cluster={{routers: {{front: round_robin}}, groups: {{{groups}}}}}"
+    figure = kvsim.load_scenario(small(tmp_path), [cluster]).run().plot.memory()
+    assert says(figure, "one GPU of each of the first 10 of 12 groups")
+    (ax,) = axes_of(figure)
+    assert len({patch.get_y() for patch in ax.patches}) == 10
+    assert "weights" in words_of(figure)
+
+
+def test_memory_of_one_group_is_that_of_its_card(tmp_path):
+    cluster = "cluster={routers: {front: round_robin}, groups: {big: {replicas: 2, gpu: h100}}}"
+    figure = kvsim.load_scenario(small(tmp_path), [cluster]).run().plot.memory()
+    assert says(figure, "Qwen/Qwen3-VL-2B-Instruct on H100 SXM, one GPU's memory; at most")
     assert says(figure, "of the GPU's 79.")
+
+
+# ---- one replica of several
+
+
+@pytest.mark.parametrize("replica", ["big-1", "1", 1, np.int64(1)])
+def test_a_replica_is_asked_for_by_name_or_number(grouped, replica):
+    figure = grouped.plot.cdf("ttft", replica=replica)
+    requests = grouped.requests
+    mine = requests.loc[requests["instance"] == 1, "ttft"]
+    assert list(axes_of(figure)[0].lines[0].get_xdata()[1:]) == pytest.approx(sorted(1e3 * mine))
+    assert says(figure, f"{len(mine)} finished requests, big-1")
+    steps = int((grouped.steps["instance"] == 1).sum())
+    assert says(grouped.plot.timeseries("running", replica=replica), f"big-1, {steps} engine steps")
+
+
+def test_a_replica_that_is_not_there_is_answered_with_the_names():
+    names = ["big-0", "big-1", "other-0"]
+    said = "cdf: there is no replica big-7; there are big-0, big-1, other-0; or a number from 0 to 2"
+    with pytest.raises(KvsimError, match=f"^{said}$"):
+        number_of("big-7", names, "cdf")
+    with pytest.raises(KvsimError, match="there is no replica 3; there are big-0"):
+        number_of(3, names, "cdf")
+    many = [f"replica-{i}" for i in range(64)]
+    assert number_of("replica-12", many, "cdf") == 12
+    with pytest.raises(KvsimError, match=r"no replica relica-12; nearest: replica-12, .*; or a number"):
+        number_of("relica-12", many, "cdf")
+    with pytest.raises(
+        KvsimError, match=r"no replica 64; there are replica-0, .* \(64 in all\); or a number"
+    ):
+        number_of("64", many, "cdf")
+
+
+def test_latencies_of_replicas_have_one_key_under_the_panels(grouped):
+    figure = grouped.plot.cdf()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["big-0", "big-1", "other-0"]
 
 
 def test_blocks_are_those_of_one_engine(grouped):
@@ -115,7 +188,7 @@ def test_blocks_are_those_of_one_engine(grouped):
 def test_reuse_gaps_are_within_a_replica(grouped):
     gaps = grouped.plot.cdf("reuse_gap")
     assert says(gaps, "block hits")
-    with pytest.raises(KvsimError, match="there is no replica 3; there are 0, 1, 2"):
+    with pytest.raises(KvsimError, match="cdf: there is no replica 3; there are big-0, big-1, other-0; or a"):
         grouped.plot.cdf("reuse_gap", replica=3)
 
 

@@ -141,6 +141,37 @@ def test_a_line_for_each_replica():
     assert set(alone.get_ydata()) == {1}
 
 
+def test_lines_and_marks_have_the_names_of_replicas():
+    parts = [
+        steps_table(50).assign(instance=i, kv_cache_usage_perc=usage, num_preempted=i)
+        for i, usage in enumerate((0.5, 1.0))
+    ]
+    figure = draw_timeseries(pd.concat(parts), "two", names=["x-0", "y-1"])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["x-0", "y-1"]
+    assert [line.get_label() for line in axes_of(figure)[0].lines] == ["x-0", "y-1"]
+    assert says(figure, "full from 0 s (y-1)")
+    assert says(figure, "first at 0 s (y-1), 50 in all")
+    alone = draw_timeseries(pd.concat(parts), "two", replica=1, names=["x-0", "y-1"])
+    assert alone.axes[0].texts[0].get_text() == "two; y-1, 50 engine steps"
+    assert not says(alone, "(y-1)")
+
+
+def test_a_key_of_many_replicas_names_the_first_ones():
+    names = [f"large-{i}" for i in range(64)]
+    samples = {kind: [Sample(name, np.array([0.1, 0.2])) for name in names] for kind in ("ttft", "tpot")}
+    figure = draw_cdf(samples, "made", {})
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [*names[:13], "large-13 … large-63"]
+    assert all(ax.get_legend() is None for ax in axes_of(figure))
+    figure.canvas.draw()
+    assert legend.get_window_extent().y1 < min(ax.get_tightbbox().y0 for ax in axes_of(figure))
+    steps = pd.concat([steps_table(5).assign(instance=i) for i in range(64)])
+    (other,) = draw_timeseries(steps, "made", ["running"], names=names).legends
+    assert [text.get_text() for text in other.get_texts()] == labels
+
+
 def test_a_window_holds_its_steps_only(result):
     end = result.steps["end_time"].max()
     (ax,) = axes_of(result.plot.timeseries("running", window=(0.2, 0.4)))
@@ -155,9 +186,11 @@ def test_a_window_holds_its_steps_only(result):
     ("draw", "says"),
     [
         (lambda plot: plot.timeseries("runing"), "did you mean running"),
-        (lambda plot: plot.timeseries(replica=3), "no replica 3"),
+        (lambda plot: plot.timeseries(replica=3), "timeseries: there is no replica 3; there is one, 0$"),
+        (lambda plot: plot.timeseries(replica="a\nb"), "there is no replica a b; there is one, 0$"),
         (lambda plot: plot.cdf("tftt"), "did you mean ttft"),
-        (lambda plot: plot.cdf(replica=3), "no replica 3"),
+        (lambda plot: plot.cdf(replica=3), "cdf: there is no replica 3; there is one, 0$"),
+        (lambda plot: plot.cdf(replica=-1), "cdf: there is no replica -1; there is one, 0$"),
         (lambda plot: plot.blocks((1000, 1010)), "begins at step 1,000"),
         (lambda plot: plot.blocks(), "are more than a block map shows, 200; choose some with --window"),
     ],

@@ -171,7 +171,8 @@ def test_a_search_shows_what_it_found():
             "error": None,
         }
     )
-    figure = picture(frame, "block_size", find="max:workload.rate").lines()
+    scenario = {"workload": {"type": "shared_prefix"}}
+    figure = SweepPlots(frame, ["block_size"], "made", find="max:workload.rate", scenario=scenario).lines()
     (ax,) = axes_of(figure)
     assert list(ax.lines[0].get_ydata()) == [5.5, 4.5]
     assert ax.get_ylabel() == "rate found, requests/s"

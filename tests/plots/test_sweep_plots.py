@@ -100,6 +100,34 @@ def test_a_line_for_each_value_of_the_other_key(frame):
     assert says(figure, "9 points, 3 failed")
 
 
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("cluster.router.kv_event_delay", "kv_event_delay, s"),
+        ("cluster.routers.front.kv_event_loss", "kv_event_loss, share of messages"),
+        ("cluster.router.metrics_interval", "metrics_interval, s"),
+        ("cluster.router.speculative_ttl", "speculative_ttl, s"),
+        ("cluster.links.rack.bandwidth", "bandwidth, bytes/s"),
+        ("cluster.links.rack.latency", "latency, s"),
+        ("cluster.replicas", "replicas"),
+        ("cluster.groups.large.engine.max_num_seqs", "max_num_seqs, requests"),
+        ("workload.think_time", "think_time, s"),
+        ("workload.think_time.mean", "mean, s"),
+        ("workload.rate", "rate, sessions/s"),
+        ("engine.watermark", "watermark, share of the blocks"),
+        ("horizon", "horizon, s"),
+        ("cluster.router.overlap_score_credit", "overlap_score_credit"),
+    ],
+)
+def test_swept_keys_have_the_units_of_the_schema(key, label):
+    frame = pd.DataFrame({key: [1.0, 2.0, 3.0], HIT_RATE: [0.1, 0.2, 0.3], "error": None})
+    scenario = {"workload": {"type": "chat"}, "cluster": {"router": "round_robin"}}
+    (ax,) = axes_of(SweepPlots(frame, [key], scenario=scenario).lines())
+    assert ax.get_xlabel() == label
+    chosen = SweepPlots(frame, [key], scenario=scenario).where({key: 1.0})
+    assert axes_of(chosen.lines())[0].get_xlabel() == label
+
+
 def test_the_lowest_latency_is_the_best(frame):
     assert says(plots(frame).lines("block_size", "e2e_p99"), "ringed, lowest: 5,660 ms")
 
@@ -165,6 +193,13 @@ def test_cells_hold_the_figures(frame):
     assert bar.get_ylabel() == "prefix cache hit rate, %"
     frames = [patch.get_xy() for patch in ax.patches if not patch.get_fill()]
     assert set(frames) == {(2, 0)}
+
+
+def test_a_long_name_beside_few_rows_stands_in_two_lines(frame):
+    (ax, _) = plots(frame).heatmap("block_size", "gpu_memory_utilization", "hit_rate").axes
+    assert ax.get_ylabel() == "gpu_memory_utilization,\nshare of the card"
+    (ax, _) = plots(frame).heatmap("gpu_memory_utilization", "block_size", "hit_rate").axes
+    assert ax.get_ylabel() == "block_size, tokens"
 
 
 def test_a_missing_point_is_blank(frame):

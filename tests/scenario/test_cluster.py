@@ -104,8 +104,7 @@ def test_short_form(load):
     assert (cell.name, cell.share, group.name, group.link) == ("router", 1.0, "replica", None)
     assert group.replica_names == group.engine_names == ("replica-0", "replica-1", "replica-2")
     assert cell.router.policy == POLICIES["least_request"]()
-    told = (cell.router.kv_event_delay, cell.router.kv_event_loss, cell.router.chars_per_token)
-    assert told == (0.0, 0.0, 4)
+    assert (cell.router.kv_event_delay, cell.router.kv_event_loss) == (0.0, 0.0)
     assert scenario.scenario_hash != load(HEAD).scenario_hash
 
 
@@ -583,5 +582,8 @@ def test_more_engines_than_this_machine_holds(load, monkeypatch):
 def test_steps_are_of_one_engine(load):
     with pytest.raises(KvsimError, match=r"^cluster: the scenario has 3, .*give --set cluster.replicas=1$"):
         next(load(SHORT).steps())
-    with pytest.raises(KvsimError, match=r"^cluster: the scenario has groups of replicas, this looks at one"):
+    with pytest.raises(
+        KvsimError, match=r"^cluster: .* groups of replicas, .*; give --set 'cluster={replicas: 1}'"
+    ):
         next(load(LONG).steps())
+    assert next(load(LONG, "cluster={replicas: 1}").steps()).step == 1

@@ -256,7 +256,7 @@ def test_any_good_scenario_survives_its_own_text(seed, rate, block_size):
 def test_shipped_scenarios(path, trace):
     assert path.read_text().startswith("# ")
     assert path.read_text().splitlines()[0].endswith("?")
-    needs_trace = path.stem == "mooncake_conversation"
+    needs_trace = path.stem in ("mooncake_conversation", "mooncake_routers")
     scenario = load_scenario(path, trace=trace if needs_trace else None)
     assert scenario.name == path.stem.replace("_", "-")
     request = next(scenario.build_workload().requests(scenario.seed))

@@ -2,15 +2,22 @@
 
 import importlib.util
 import json
+import os
 import re
 import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+
+import kvsim
+from kvsim.sweep import SweepResult
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "scenarios"
+SHARED = Path(os.environ.get("KVSIM_SHARED", ROOT.parent / "shared"))
+TRACE = SHARED / "traces" / "mooncake_conversation_trace.jsonl.gz"
 
 spec = importlib.util.spec_from_file_location("expected", SCENARIOS / "expected.py")
 assert spec is not None
@@ -166,6 +173,27 @@ def test_who_knows_where_a_chat_lies_finds_it_again_and_answers_sooner() -> None
     p99 = column("routers", f"{TTFT}.p99")
     assert min(p99) == p99[4] < 0.1 * p99[0]
     assert column("routers", IMBALANCE)[0] < 1.02  # which round robin is best at, and does not help
+
+
+def replayed_routers() -> pd.DataFrame:
+    frame = SweepResult.load(ROOT / "results" / "reference" / "mooncake_routers").frame
+    return frame.set_index("cluster.router")
+
+
+def test_of_long_prompts_that_seldom_come_back_who_finds_most_does_not_answer_soonest() -> None:
+    found, tail = (replayed_routers()[figure] for figure in (HIT_RATE, f"{TTFT}.p99"))
+    assert found["sglang_cache_aware"] > found["mooncake_conductor"] > found["dynamo_kv"]
+    assert tail["mooncake_conductor"] < 0.7 * tail["sglang_cache_aware"]
+    assert tail["dynamo_kv"] < 0.7 * tail["sglang_cache_aware"]
+    assert found["dynamo_kv"] > 1.5 * found["round_robin"]
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason=f"{TRACE.name} is not in {TRACE.parent} (KVSIM_SHARED)")
+def test_the_replay_gives_the_answer_that_is_kept() -> None:
+    result = kvsim.load_scenario(SCENARIOS / "mooncake_routers.yaml", trace=TRACE).sweep(progress=False)
+    found, reference = result.frame.set_index("cluster.router"), replayed_routers()
+    for figure in (HIT_RATE, f"{TTFT}.p99", IMBALANCE, "num_steps"):
+        assert found[figure].to_dict() == pytest.approx(reference[figure].to_dict(), rel=1e-5)
 
 
 def test_following_one_hot_prefix_alone_loses() -> None:

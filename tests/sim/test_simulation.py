@@ -1,5 +1,7 @@
 """The clock, the instance and the source; laws of a whole run."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +167,16 @@ def test_requests_of_one_instant_arrive_in_their_order(policy) -> None:
     assert table["arrival_time"].to_pylist() == [0.0] * 3 + [1.0] * 3 + [2.0] * 3
     for first in (0, 3, 6):  # each instance gets one, either way
         assert sorted(table["instance"].to_pylist()[first : first + 3]) == [0, 1, 2]
+
+
+def test_a_run_leaves_nothing_to_the_garbage_collector(tmp_path: Path, monkeypatch) -> None:
+    """Its arrays are large, and a sweep makes many runs in one process."""
+    made = []
+    monkeypatch.setattr(Simulation, "_last_instant", lambda self: made.append(weakref.ref(self)) or 1.0)
+    gc.disable()
+    try:
+        for _ in range(2):  # where code is compiled first, the compiler keeps frames
+            run(tmp_path, "cluster.replicas=2", "cluster.router=dynamo_kv", "workload.num_requests=5")
+        assert made[1]() is None
+    finally:
+        gc.enable()

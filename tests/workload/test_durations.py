@@ -44,6 +44,8 @@ def test_everything_drawn_lies_within_the_bounds(kind, one, other):
     ("spec", "says"),
     [
         (True, "t: true is not a number"),
+        (float("nan"), "t: nan is out of range; give a number of seconds from 0 to 1e"),
+        ("x", "t: 'x' is not a number of seconds"),
         (-0.5, "t: -0.5 is out of range; give a number of seconds from 0 to 1e"),
         (float("nan"), "t: nan is out of range"),
         ({"distribution": "exponential"}, "t.mean: missing; exponential needs mean"),

@@ -187,7 +187,16 @@ GOOD = agent(*TWO)
         (agent(call(0, 64, [1], think_time="x")), r"think_time: 'x' is not a number of seconds"),
         (
             agent({"t": 0, "type": "subagent"}),
-            r"field requests\[0\]\.requests: null is not a list of requests",
+            r"field requests\[0\]\.requests: missing; there are 't, type'",
+        ),
+        (
+            agent({"type": "n", "in": 5, "out": 1}),
+            r"field requests\[0\]\.t: missing; there are 'type, in, out'",
+        ),
+        ({"id": "x", "requests": TWO}, "field block_size: missing; there are 'id, requests'"),
+        (
+            agent(call(0, 64, [1], think_time=-3)),
+            r"think_time: -3 is out of range; give a number of seconds from 0",
         ),
         ({"timestamp": 0}, "field requests: missing; each line of this trace is a session with requests"),
         (agent(*TWO, name="first"), "field id: 'first' is that of line 1 as well"),
@@ -261,8 +270,15 @@ def test_rows_without_ids_go_on_from_the_answer(tmp_path):
     ("row", "says"),
     [
         (turn([2], session_id="x", timestamp=5), "field timestamp: a later row of its session needs delay"),
-        (turn([2], session_id="x", delay=-5), "field delay: -5 is out of range"),
-        (turn([2], session_id="x", delay="x"), "field delay: 'x' is not a number"),
+        (
+            turn([2], session_id="x", delay=-5),
+            "field delay: -5 is out of range; give a number of milliseconds",
+        ),
+        (turn([2], session_id="x", delay="x"), "field delay: 'x' is not a number of milliseconds"),
+        (
+            turn([2], timestamp=5, delay=7),
+            "field delay: counts from the answer before in a session; the row has no",
+        ),
         (
             turn([2], num_input=20, session_id="x", delay=1) | {"hash_ids": [1, 2]},
             "field hash_ids: 20 tokens",

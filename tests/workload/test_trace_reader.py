@@ -185,6 +185,15 @@ def test_replay_options(tmp_path):
     assert replayed(tmp_path, rate=4) == pytest.approx([second / 4 for second in range(11)])
     assert replayed(tmp_path, rate=4, start=5, num_requests=3) == pytest.approx([0, 0.25, 0.5])
     assert replayed(tmp_path, rate=math.inf) == [0] * 11
+    assert replayed(tmp_path, rate=4, num_requests=1) == [0]
+
+
+def test_no_rate_can_be_made_of_rows_at_one_time(tmp_path):
+    trace = TraceWorkload(path=write(tmp_path / "trace.jsonl", [row(3000), row(3000)]), rate=2.0)
+    with pytest.raises(
+        KvsimError, match=r"trace.jsonl: all 2 rows are at 3 s, so no rate can be made of them; "
+    ):
+        next(trace.requests(0))
 
 
 @pytest.mark.parametrize(

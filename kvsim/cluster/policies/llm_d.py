@@ -6,12 +6,13 @@ served whole (no prefill/decode split); flow control, saturation and session aff
 Metrics are read every 50 ms.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Unit
 
 from kvsim.addresses import array_at, words_at
 from kvsim.cluster.booking import overlaps
@@ -199,7 +200,7 @@ class LlmD(Policy):
     affinity_threshold: Annotated[float, Ge(0), Le(1)] = 0.8
     exploration_probability: Annotated[float, Ge(0), Le(1)] = 0.0
     max_ttft_penalty_ms: Annotated[float, Ge(0)] = 18_000.0
-    peak_prefill_throughput: Annotated[float, Gt(0)] = 15_928.0
+    peak_prefill_throughput: Annotated[float, Gt(0), Unit("tokens per second")] = 15_928.0
 
     prefix_data: Literal["approximate", "precise"] = "approximate"
     auto_tune: bool = True
@@ -207,7 +208,7 @@ class LlmD(Policy):
     lru_capacity_per_server: Annotated[int, Ge(1)] = 31_250
     max_prefix_tokens_to_match: Annotated[int, Ge(0)] = 131_072
     speculative_indexing: bool = False
-    speculative_ttl: Annotated[float, Gt(0)] = 2.0
+    speculative_ttl: Annotated[float, Gt(0), Unit("seconds")] = 2.0
     picker: Literal["max-score-picker", "weighted-random-picker"] = "max-score-picker"
 
     @property
@@ -234,9 +235,11 @@ class LlmD(Policy):
         for name, weight in self.weights.items():
             scorer = name.replace("-", "_").removesuffix("_scorer")
             if scorer not in SCORERS:
-                raise KvsimError(f"weights: {name!r} is no scorer of llm_d; known: {known}")
+                near = difflib.get_close_matches(scorer, SCORERS, n=1)
+                meant = f"did you mean {near[0].replace('_', '-')}? Known" if near else "known"
+                raise KvsimError(f"weights.{name}: is no scorer of llm_d; {meant}: {known}")
             if scorer in found:
-                raise KvsimError(f"weights: {scorer.replace('_', '-')} is named twice")
+                raise KvsimError(f"weights.{name}: {scorer.replace('_', '-')} is named twice")
             found[scorer] = weight
         return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Unit
 
 from kvsim.addresses import array_at, words_at
 from kvsim.cluster.booking import overlaps, stored
@@ -120,7 +120,7 @@ class PrefixAware(Policy):
 
     prefix_min_match_length: Annotated[int, Ge(0)] = 0
     chunk_size: Annotated[int, Ge(1)] = 128
-    request_stats_window: Annotated[float, Gt(0)] = REQUEST_STATS_WINDOW
+    request_stats_window: Annotated[float, Gt(0), Unit("seconds")] = REQUEST_STATS_WINDOW
     chars_per_token: Annotated[int, Ge(1)] = 4
 
     def own_hashing(self, block_size: int) -> PromptHashing:
@@ -145,7 +145,7 @@ class KvAware(Policy):
     names: ClassVar[tuple[str, ...]] = ("production_stack_kvaware", "kvaware")
 
     kv_aware_threshold: Annotated[int, Ge(0)] = 2000
-    request_stats_window: Annotated[float, Gt(0)] = REQUEST_STATS_WINDOW
+    request_stats_window: Annotated[float, Gt(0), Unit("seconds")] = REQUEST_STATS_WINDOW
 
     @property
     def reads_events(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Gt
+from annotated_types import Gt, Unit
 from blake3 import blake3
 
 from kvsim.cluster.policies.request_stats import REQUEST_STATS_WINDOW, RequestStats
@@ -93,7 +93,7 @@ class Session(Policy):
     names: ClassVar[tuple[str, ...]] = ("session",)
     blind: ClassVar[bool] = True
 
-    request_stats_window: Annotated[float, Gt(0)] = REQUEST_STATS_WINDOW
+    request_stats_window: Annotated[float, Gt(0), Unit("seconds")] = REQUEST_STATS_WINDOW
 
     def start(self, router: Any) -> Chooser:
         return SessionChooser(RequestStats(router.num_targets, self.request_stats_window))
