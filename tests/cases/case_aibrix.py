@@ -1,5 +1,6 @@
 """What explains a choice of AIBrix's prefix-cache, by the policy's own compiled parts."""
 
+import numpy as np
 from case_forms import Case
 from case_router import block_keys, request_of
 
@@ -23,13 +24,17 @@ def explained(router: Router) -> Case:
     """The choice that was just made, before it is sent."""
     if not isinstance(router.policy, AibrixPrefixCache):
         return {}
-    targets = router.state.targets
-    parameters = router.chooser.arrays[0]
+    targets, parameters = router.state.targets, router.chooser.arrays[0]
+    counts, num_blocks = targets["in_flight"], int(router.state.routed["num_blocks"][0])
+    limit = float(_limit_of(counts, parameters["stddev_factor"][0]))
+    imbalanced = bool(_imbalance_of(counts, parameters))
+    matched = np.where((counts == counts.min()) | (not imbalanced), targets["overlap"], 0)
+    percents = [100 * int(blocks) // max(num_blocks, 1) for blocks in matched]
     return {
-        "limit": float(_limit_of(targets["in_flight"], parameters["stddev_factor"][0])),
-        "imbalanced": bool(_imbalance_of(targets["in_flight"], parameters)),
-        "fallback": None if targets["score"].any() else "least-request",
-        "match_percent": dict(zip(router.names, targets["score"].astype(int).tolist(), strict=True)),
+        "limit": limit,
+        "imbalanced": imbalanced,
+        "fallback": None if (matched[counts <= limit] > 0).any() else "least-request",
+        "match_percent": dict(zip(router.names, percents, strict=True)),
     }
 
 

@@ -1,17 +1,18 @@
 """Runs the cases of kind cluster: a scenario with replicas behind a router, from end to end."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from case_forms import DEFAULTS, Case, is_together
-from case_router import request_of
+from case_router import request_of, spelled
 
+from kvsim.cluster.policies import policy_class
 from kvsim.scenario import Scenario
 from kvsim.sim.run import run_scenario
 from kvsim.workload.request import Request, RequestBlock, blocks_of
 
-KEYS = {"engine", "replicas", "requests", "send", "policy", "expect"}
+KEYS = {"engine", "replicas", "requests", "send", "policy", "weights", "expect"}
 META = {"id", "title", "area", "kind", "how", "source", "why", "name", "vllm_version", "tolerance"}
 # What the numbers do not depend on; time passes as on this GPU
 SERVED = {"model": "Qwen3-0.6B", "gpu": "L4"}
@@ -55,18 +56,20 @@ def observe_cluster(case: Case) -> Case:
     unknown = case.keys() - KEYS - META
     assert not unknown, f"the runner does not know {sorted(unknown)}"
     requests, together = _requests(case)
+    replicas = case["replicas"]  # their number, or their names
+    num_replicas = len(replicas) if isinstance(replicas, list) else replicas
     scenario = Scenario(
         **SERVED,
         vllm_version=case["vllm_version"],
         name="case",
         engine=_engine(case.get("engine", {})),
-        cluster={"replicas": case["replicas"], "router": _router(case["policy"])},
+        cluster={"replicas": num_replicas, "router": _router(case)},
         workload={"type": "shared_prefix", "num_requests": len(requests), "rate": 1.0},
     )
     workload = Listed(tuple(requests), None if together else 1)
     result = run_scenario(WithWorkload(scenario, workload))
     rows, metrics = result.requests, result.metrics
-    per_replica = rows.instance.value_counts().reindex(range(case["replicas"]), fill_value=0)
+    per_replica = rows.instance.value_counts().reindex(range(num_replicas), fill_value=0)
     return {
         "prefix_cache_queries": metrics["vllm:prefix_cache_queries"],
         "prefix_cache_hits": metrics["vllm:prefix_cache_hits"],
@@ -77,11 +80,13 @@ def observe_cluster(case: Case) -> Case:
     }
 
 
-def _router(policy: Any) -> Case:
-    """A policy by its name, or a mapping with its name and parameters."""
-    if not isinstance(policy, dict):
-        return {"policy": policy}
-    return {"policy": policy["name"], **{key: value for key, value in policy.items() if key != "name"}}
+def _router(case: Case) -> Case:
+    """A policy by its name, or a mapping with its name and parameters in whichever spelling."""
+    policy = case["policy"] if isinstance(case["policy"], dict) else {"name": case["policy"]}
+    known = {field.name for field in fields(policy_class(policy["name"]))}
+    router = {spelled(key, known): value for key, value in policy.items() if key != "name"}
+    weights = {"weights": case["weights"]} if "weights" in case else {}
+    return {"policy": policy["name"], **router, **weights}
 
 
 def _engine(flags: Case) -> Case:
@@ -99,8 +104,10 @@ def _requests(case: Case) -> tuple[list[Request], bool]:
         entries = [entry if isinstance(entry, dict) else {"prompt": entry} for entry in form]
         return [request_of(entry, str(i)) for i, entry in enumerate(entries)], is_together(case)
     shared = {key: value for key, value in form.items() if key not in ("count", "send", "prompt")}
+    numbered = {key: value for key, value in shared.items() if isinstance(value, str)}
+    numbered["prompt"] = form["prompt"]
     entries = [
-        {**shared, "id": str(i), "prompt": form["prompt"].replace("{i}", str(i))}
+        {**shared, "id": str(i), **{key: value.replace("{i}", str(i)) for key, value in numbered.items()}}
         for i in range(form["count"])
     ]
     return [request_of(entry) for entry in entries], is_together({**case, **form})

@@ -14,21 +14,29 @@ from case_history import note_history
 from case_knowledge import KNOWLEDGE, book, tell
 from case_router import REQUEST_KEYS, request_of, router_of
 
+from kvsim.cluster.policies import policy_class
 from kvsim.cluster.policies.aibrix import AibrixPrefixCache
+from kvsim.cluster.policies.llm_d import LlmD
+from kvsim.cluster.policies.longest_prefix import LongestPrefix
 from kvsim.cluster.policies.production_stack import PrefixAware
-from kvsim.cluster.policies.rings import Session
+from kvsim.cluster.policies.rings import RingChooser
 from kvsim.cluster.policies.vllm_dp import VllmDp
 from kvsim.cluster.policy import CompiledChooser
 from kvsim.cluster.router import Router, TargetFacts
 from kvsim.workload.request import Request
 
-SEEDS = 64
+SEEDS = 64  # at least; more for many replicas, so that each that can be drawn is
 STEP = 1e-3  # s between requests
 
 META = {"id", "title", "area", "kind", "how", "source", "why", "name", "vllm_version", "tolerance", "expect"}
 ROUTING_KEYS = META | KNOWLEDGE | {"policy", "replicas", "request", "requests", "hold"}
 POTENTIAL = {"potential_decode_blocks": "active_blocks", "potential_prefill_tokens": "prefill_tokens"}
 Part = tuple[str, Case, Case]  # where, what is expected, what was seen
+
+
+def named(policy: Any) -> Case:
+    """A policy by its name alone, or a mapping with its name and parameters."""
+    return policy if isinstance(policy, dict) else {"name": policy}
 
 
 def check_keys(case: Case, allowed: set[str]) -> None:
@@ -42,10 +50,12 @@ def check_keys(case: Case, allowed: set[str]) -> None:
 def routing_parts(case: Case) -> Iterator[Part]:
     """One request, or several in turn, each with what is expected of it."""
     check_keys(case, ROUTING_KEYS)
+    case = {**case, "policy": named(case["policy"])}
     asked = _asked(case)
     runs = [_run(case, asked, 0)]
     if runs[0][-1]["draws"]:
-        runs += [_run(case, asked, seed) for seed in range(1, SEEDS)]
+        seeds = max(SEEDS, 4 * len(case["replicas"]) ** 2)
+        runs += [_run(case, asked, seed) for seed in range(1, seeds)]
     for (where, entry), *seen in zip(asked, *runs, strict=True):
         yield where, _expected(entry["expect"]), _seen_together(seen)
 
@@ -92,6 +102,8 @@ def _choice(router: Router, request: Request, now: float, uid: int, expect: Case
     if "overlap_blocks" in expect:
         seen["overlap_blocks"] = _by_name(router, router.overlaps(request))
     target = router.choose(request, now)
+    if "overlap_blocks" in expect and isinstance(router.policy, LlmD):
+        seen["overlap_blocks"] = _by_name(router, router.chooser.arrays[1])  # found ones, also behind a gap
     scores = _by_name(router, np.array(router.state.targets["score"]))
     seen |= {"cost": scores, "score": scores, **explained(router), **_heads(router)}
     if router.policy.own_hashing(router.facts[0].block_size):
@@ -141,13 +153,32 @@ def _seen_together(runs: list[Case]) -> Case:
 
 
 def routing_index_parts(case: Case) -> Iterator[Part]:
-    """production-stack's indexes: its trie of chunks, and the ring of sessions."""
-    check_keys(case, META | {"trie", "lookups", "ring"})
-    assert ("lookups" in case) == ("trie" in case), "lookups need a trie, and a trie lookups"
+    """Indexes alone: production-stack's trie and ring of sessions, what a policy knows of blocks."""
+    check_keys(case, META | KNOWLEDGE | {"trie", "lookups", "ring", "policy", "replicas"})
+    assert "trie" in case or "index" in case or "lookups" not in case, "lookups need a trie or an index"
     if "trie" in case:
+        assert "lookups" in case, "a trie needs lookups"
         yield from _lookups(case["trie"], case["lookups"])
+    elif "index" in case:
+        yield from _index_lookups(case)
     if "ring" in case:
         yield from _ring(case["ring"])
+
+
+def _index_lookups(case: Case) -> Iterator[Part]:
+    """What a policy, by default one that reads KV events, knows that each replica has of a prompt."""
+    replicas = case.get("replicas") or list(case["index"])
+    case = {**case, "policy": named(case.get("policy", LongestPrefix.names[0])), "replicas": replicas}
+    for number, entry in enumerate(case["lookups"], 1):
+        router = router_of({**case, "requests": [entry]}, 0)
+        request = request_of(_without(entry, "available", "expect"))
+        tell(router, case, request)
+        blocks = _by_name(router, router.overlaps(request))
+        known = {name: blocks[name] for name in map(str, entry.get("available", router.names))}
+        most = max(known.values())
+        candidates = sorted(name for name, matched in known.items() if matched == most)
+        matched = {"matched": most * router.block_size, "candidates": candidates}
+        yield f"lookup {number}: ", _expected(entry["expect"]), {"overlap_blocks": blocks, **matched}
 
 
 def _lookups(trie: Case, lookups: list[Case]) -> Iterator[Part]:
@@ -176,20 +207,25 @@ def _facts(names: list[str]) -> list[TargetFacts]:
 
 
 def _ring(ring: Case) -> Iterator[Part]:
-    """Sessions on a ring of nodes, and without one of them: `after_removing_NODE` names those that move."""
+    """Sessions on a ring of nodes, and without one of them: `after_removing_NODE` names those that move.
+
+    policy: whose ring it is, production-stack's unless it is named.
+    """
     removals = [key for key in ring if key.startswith("after_removing_")]
-    check_keys(ring, {"nodes", "keys", *removals})
+    check_keys(ring, {"policy", "nodes", "keys", *removals})
+    policy = str(ring.get("policy", "session"))
     nodes, keys = list(map(str, ring["nodes"])), {str(k): str(v) for k, v in ring["keys"].items()}
-    yield "ring: ", keys, _on_ring(nodes, keys)
+    yield "ring: ", keys, _on_ring(policy, nodes, keys)
     for removal in removals:
         removed = _node(nodes, removal.removeprefix("after_removing_"))
         expect = keys | {str(k): str(v) for k, v in ring[removal].items()}
-        yield f"ring {removal}: ", expect, _on_ring([n for n in nodes if n != removed], expect)
+        yield f"ring {removal}: ", expect, _on_ring(policy, [n for n in nodes if n != removed], expect)
 
 
-def _on_ring(nodes: list[str], keys: Case) -> Case:
+def _on_ring(policy: str, nodes: list[str], keys: Case) -> Case:
     """Where each session goes; by the node's name in the case, which may be short for it."""
-    router = Router(Session(), _facts(nodes))
+    router = Router(policy_class(policy)(), _facts(nodes))
+    assert isinstance(router.chooser, RingChooser), f"policy {policy} has no ring of sessions"
     seen = {}
     for key, name in keys.items():
         node = nodes[router.choose(request_of({"prompt": "P:1", "session": key}), 0.0)]

@@ -146,6 +146,10 @@ class TestRouters:
             {"index": {"a": ["P:9"]}},
             {"metrics": {"a": {"queue": 3}}},
             {"booked": [{"on": "a", "prompt": "P:9", "phase": "queued"}]},
+            {"policy": {"name": "llm_d"}, "weights": {"speed": 1}},
+            {"policy": {"name": "llm_d", "maxTTFTPenalty": 5}},
+            {"policy": {"name": "longest_prefix"}, "index": {"a": ["P:16"]}, "removed": {"a": [1]}},
+            {"policy": {"name": "longest_prefix"}, "cleared": ["c"]},
         ],
     )
     def test_what_is_not_understood_is_never_passed_over(self, change):
@@ -156,6 +160,39 @@ class TestRouters:
     def test_an_unknown_expectation_fails(self, name):
         found = problems({**ROUTER, "request": "P:9", "expect": {name: 1}})
         assert found == [f"{name}: the runner does not know this expectation"]
+
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            {"name": "llm_d", "maxTTFTPenaltyMs": 5, "lruCapacityPerServer": 9, "speculativeIndexing": True},
+            {"name": "prefix-cache", "AIBRIX_PREFIX_CACHE_BLOCK_SIZE": 8, "block_size": 8},
+            {"name": "prefix-cache", "AIBRIX_PREFIX_CACHE_STANDARD_DEVIATION_FACTOR": 2},
+            {"name": "kv", "router_kv_events": False, "router-temperature": 0.1},
+            "least-request",
+        ],
+    )
+    def test_parameters_have_the_originals_spelling_too(self, policy):
+        expect = {"chosen_any": ["a", "b"]}
+        assert problems({**ROUTER, "policy": policy, "request": "P:9", "expect": expect}) == []
+
+    def test_what_is_under_way_was_sent(self):
+        rates = {**ROUTER, "policy": "session", "request": "P:9"}
+        assert problems({**rates, "running": {"a": 2, "b": 1}, "expect": {"chosen": "b"}}) == []
+        history = {**ROUTER, "policy": "cache_aware", "booked": [{"on": "b", "prompt": "P:9"}]}
+        assert problems({**history, "request": "P:9", "expect": {"chosen": "b"}}) == []
+        counted = {**ROUTER, "policy": "least_request", "metrics": {"a": {"running": 1}}}
+        assert problems({**counted, "request": "P:9", "expect": {"chosen": "b"}}) == []
+
+    def test_an_index_alone(self):
+        case = {"id": "I", "kind": "routing_index", "index": {"a": ["P:40"], "b": []}}
+        good = {"prompt": "P:64", "expect": {"overlap_blocks": {"a": 2, "b": 0}, "candidates": ["a"]}}
+        bad = {"prompt": "P:64", "available": ["b"], "expect": {"matched": 32}}
+        assert problems({**case, "lookups": [good, bad]}) == ["lookup 2: matched: want 32, have 0"]
+        assert problems({"id": "I", "kind": "routing_index", "lookups": [good]})[0].startswith("cannot")
+
+    def test_a_ring_of_a_policy_that_has_none(self):
+        ring = {"policy": "round_robin", "nodes": ["a", "b"], "keys": {"u0": "a"}}
+        assert "has no ring" in problems({"id": "I", "kind": "routing_index", "ring": ring})[0]
 
     def test_ranks(self):
         ranks = {"id": "D", "kind": "dp", "snapshot": [[0, 0, 0.0]] * 2, "requests": 2}

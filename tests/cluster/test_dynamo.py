@@ -93,6 +93,17 @@ def test_the_old_weight_scales_prefill_and_nothing_takes_the_credit_away() -> No
     assert router.state.targets["score"].tolist() == [20.0, 20.0]
 
 
+def test_without_prefill_tokens_cached_blocks_are_taken_off_those_in_use() -> None:
+    # answers of ai-dynamo-runtime 1.6.1's SelectionService: cost 16 for the first
+    router = router_over(DynamoKv(router_track_prefill_tokens=False), 2)
+    store(router, 0, block_keys(router, request(("A", 160))))
+    for uid, (listed, target) in enumerate([([["B", 100]], 0), ([["C", 33]], 1)], 1):
+        book(router, uid, listed, target, "prefill")
+    assert router.choose(request(("A", 330)), 0.0) == 0
+    assert router.state.targets["score"].tolist() == [16.0, 22.0]
+    assert router.state.scalars["booked_prefill_tokens"][0] == 0
+
+
 def test_without_events_it_believes_its_own_choices_for_a_while() -> None:
     router = router_over(DynamoKv(use_kv_events=False, router_ttl_secs=10.0), 4)
     asked = request(("A", 320), ("B", 5))

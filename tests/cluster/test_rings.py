@@ -45,9 +45,15 @@ class TestRings:
         keys = [f"user-{i}" for i in range(100)]
         assert placed(ring_class, NAMES, keys) == placed(ring_class, NAMES[::-1], keys)
 
+    def test_points_are_numbered_in_bytes(self):
+        # worked out apart from kvsim, as sgl-model-gateway's worker_registry.rs of 2026 has it
+        names = [f"http://w{i}:8000" for i in (1, 2, 3)]
+        keys = [f"user-{i}" for i in range(8)]
+        assert [names.index(placed(SglangRing, names, keys)[key]) for key in keys] == [0, 0, 1, 2, 2, 0, 0, 0]
+
     def test_positions_are_blake3(self):
         # First 8 bytes, little endian, of the published BLAKE3 of the empty text af1349b9 f5f9a1a6 ...
-        assert _blake3("") == int.from_bytes(bytes.fromhex("af1349b9f5f9a1a6"), "little")
+        assert _blake3(b"") == int.from_bytes(bytes.fromhex("af1349b9f5f9a1a6"), "little")
 
 
 class TestSession:

@@ -64,14 +64,17 @@ def _choose_by_cost(router, words, i):
         least_prefill = min(least_prefill, targets["prefill_tokens"][t])
     request_blocks = np.ceil(tokens / block_size)
     for t in range(targets.shape[0]):
-        prefill = (targets["prefill_tokens"][t] + tokens) / block_size if tracks_prefill else 0.0
+        prefill = (targets["prefill_tokens"][t] + tokens) / block_size
         credit = parameters["credit"][0]
         if decay > 0.0:
             excess = (targets["prefill_tokens"][t] - least_prefill) / block_size
             credit *= 1.0 / (1.0 + decay * (excess / request_blocks))
-        uncached = max(0.0, prefill - credit * targets["overlap"][t])
-        cost = parameters["scale"][0] * uncached
-        cost += targets["active_blocks"][t] + num_active - in_use[t]
+        cached = credit * targets["overlap"][t]
+        in_use_then = np.float64(targets["active_blocks"][t] + num_active - in_use[t])
+        if tracks_prefill:
+            cost = parameters["scale"][0] * max(0.0, prefill - cached) + in_use_then
+        else:
+            cost = max(0.0, in_use_then - cached)
         cost += parameters["request_weight"][0] * targets["in_flight"][t]
         targets["score"][t] = cost
     if parameters["temperature"][0] > 0.0:
@@ -137,7 +140,9 @@ class DynamoKv(Policy):
     against blocks in use (overlap_score_weight is its old name; 0 takes the credit away, too).
     decode_active_request_weight: blocks that each request in flight counts. router_temperature: 0 takes the
     least cost, uniform among equals. use_kv_events: False guesses the cache from its own choices, for
-    router_ttl_secs. router_track_active_blocks, router_track_prefill_tokens: what its books count.
+    router_ttl_secs. router_track_active_blocks: whether its books count blocks in use.
+    router_track_prefill_tokens: the same of tokens to compute; without them cached blocks are taken off the
+    blocks in use.
     """
 
     names: ClassVar[tuple[str, ...]] = ("dynamo_kv", "kv")

@@ -64,7 +64,7 @@ def _prefix_score(matched, total, parameters):
         return 0.0
     by_length = parameters["prefix_length_weight"][0]
     part = min(1.0, matched * parameters["block_size"][0] / parameters["max_model_len"][0])
-    return by_length * part * part + (1.0 - by_length) * matched / total
+    return by_length * part * part + (1.0 - by_length) * (matched / total)
 
 
 @compiled_inline

@@ -46,7 +46,7 @@ class PrefixHashChooser(RingChooser):
         head = expand(first_tokens(request.prompt, self._policy.prefix_token_count))
         preferred = self.on_ring(f"{xxh3_64_intdigest(head.astype(np.uint32).tobytes()):016x}", view)
         loads = view.targets["in_flight"].tolist()
-        limit = self._policy.load_factor * (sum(loads) + 1) / len(loads)
+        limit = (sum(loads) + 1) / len(loads) * self._policy.load_factor
         if not sum(loads) or loads[preferred] <= limit:
             return preferred
         least = min(loads)

@@ -2,7 +2,8 @@
 
 Sources: vllm-project/production-stack `src/vllm_router/routers/routing_logic.py` (SessionRouter) over
 uhashring 2.5; sgl-project/sglang `sgl-model-gateway/src/policies/consistent_hashing.rs` with the ring of
-`src/core/worker_registry.rs`, sglang-router 0.3.2.
+`src/core/worker_registry.rs` (2026; sglang-router 0.3.2 has no ring for workers behind HTTP and takes the
+key's hash modulo their number).
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,13 +42,18 @@ def _md5(text: str) -> int:
 
 
 class SglangRing:
-    """Ring of names by BLAKE3: 150 points each, the first point at or beyond a key's holds it."""
+    """Ring of names by BLAKE3: 150 points each, the first point at or beyond a key's holds it.
+
+    A point is that of the name, `#` and its number as eight bytes, little endian.
+    """
 
     POINTS = 150
 
     def __init__(self, names: Sequence[str]) -> None:
         points = [
-            (_blake3(f"{name}#{i}"), number) for number, name in enumerate(names) for i in range(self.POINTS)
+            (_blake3(f"{name}#".encode() + i.to_bytes(8, "little")), number)
+            for number, name in enumerate(names)
+            for i in range(self.POINTS)
         ]
         points.sort()
         self._positions = [position for position, _ in points]
@@ -55,11 +61,11 @@ class SglangRing:
 
     def number_of(self, key: str) -> int:
         """Number of the name that holds a key."""
-        return self._numbers[bisect_left(self._positions, _blake3(key)) % len(self._positions)]
+        return self._numbers[bisect_left(self._positions, _blake3(key.encode())) % len(self._positions)]
 
 
-def _blake3(text: str) -> int:
-    return int.from_bytes(blake3(text.encode()).digest(8), "little")
+def _blake3(text: bytes) -> int:
+    return int.from_bytes(blake3(text).digest(8), "little")
 
 
 class RingChooser(Chooser):
