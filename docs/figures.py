@@ -1,8 +1,7 @@
 """Draw the pictures of README and docs from the reference results in results/reference.
 
-    python docs/figures.py                                          draws them
-    python docs/figures.py --run                                    computes the reference results first
-    python docs/figures.py --run --trace conversation_trace.jsonl   with those of Mooncake's trace
+python docs/figures.py draws them, with --run it computes the reference results first, with --run --trace
+conversation_trace.jsonl those of Mooncake's trace, too.
 """
 
 import argparse
