@@ -10,6 +10,7 @@ from kvsim.cache.block_hasher import BlockHasher
 from kvsim.cache.manager import content_of
 from kvsim.cluster.policy import RoutedRequest
 from kvsim.cluster.state import ROUTED_DTYPE
+from kvsim.errors import KvsimError
 from kvsim.tokens import Segments, stream_key
 
 Window = tuple[NDArray[np.void], NDArray[np.uint64], Segments]
@@ -28,12 +29,17 @@ def session_key(session: str | None) -> int:
 
 
 def window_of(requests: Sequence[RoutedRequest], hasher: BlockHasher) -> Window:
-    """(routed ROUTED_DTYPE (n,), hashes (t, 2), segments (s, 3)), with hashes as engines make them."""
+    """(routed ROUTED_DTYPE (n,), hashes (t, 2), segments (s, 3)), with hashes as engines make them.
+
+    Raises KvsimError for a request without a token, which vLLM refuses, too.
+    """
     routed = np.zeros(len(requests), ROUTED_DTYPE)
     hashes = [np.zeros((0, 2), np.uint64)]
     segments = [np.zeros((0, 3), np.uint64)]
     first_hash = first_segment = 0
     for i, request in enumerate(requests):
+        if request.num_prompt_tokens == 0:
+            raise KvsimError(f"{request.request_id}: its prompt is empty; a request has at least one token")
         own = hasher(request.prompt, content_of(request))
         n = request.num_prompt_tokens // hasher.block_size
         end = first_segment + len(request.prompt)

@@ -82,3 +82,9 @@ def test_choices_do_not_depend_on_the_hash_seed():
 def test_the_catalog_has_the_names_that_policies_have() -> None:
     for policy in CLASSES:
         assert tuple(name for name, kind in POLICIES.items() if kind is policy) == policy.names
+
+
+def test_a_prompt_without_a_token_is_refused() -> None:
+    router = router_over(POLICIES["random"](), 2)
+    with pytest.raises(KvsimError, match="^r: its prompt is empty; a request has at least one token$"):
+        router.choose(request(request_id="r"), 0.0)
