@@ -86,5 +86,5 @@ def test_the_catalog_has_the_names_that_policies_have() -> None:
 
 def test_a_prompt_without_a_token_is_refused() -> None:
     router = router_over(POLICIES["random"](), 2)
-    with pytest.raises(KvsimError, match="^r: its prompt is empty; a request has at least one token$"):
+    with pytest.raises(KvsimError, match=r"^r: its prompt is empty; a request has at least one token$"):
         router.choose(request(request_id="r"), 0.0)
