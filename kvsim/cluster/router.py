@@ -238,7 +238,7 @@ class Router:
         """What is known at `now`; for request i of the window with its `overlap`, if KV events are read."""
         if i is not None and self.policy.reads_events:
             _overlaps_at(self.address, i)
-        targets = self.state.targets.view()
+        targets = self.state.targets.copy()  # whatever a policy does to it, the router's own books stay
         targets.flags.writeable = False
         return View(now, self.names, targets, self._draw)
 

@@ -119,7 +119,7 @@ class RunPlots:
         if self._result.metrics.get("replicas"):
             raise KvsimError(
                 "blocks: the run has several engines, and a picture shows the blocks of one; run one replica "
-                "with --set cluster.replicas=1, or draw replicas"
+                "with --set 'cluster={replicas: 1}', or draw replicas"
             )
         history = block_history(self._scenario(trace), window, self._result.metrics.get("num_steps"))
         return draw_blocks(history, self._of(), title=title, ax=ax)

@@ -97,8 +97,9 @@ A trace may record sessions, whose next request is sent when the simulated answe
 recorded pause is over. kvsim knows such files by their fields.
 
 Agent sessions (kv-cache-tester, AIPerf's `weka_trace`): one session a line, with `id`, `block_size`,
-`hash_id_scope` (`local`: ids are the session's own; `global`) and `requests`, each with `t` (s), `type` (`n`,
-`s`, `subagent`), `in`, `out`, `hash_ids` (one for each full block; tokens behind them are the request's own),
+`hash_id_scope` (`local`, or missing: ids are the session's own; `global`) and `requests`, each with `t` (s),
+`type` (`n`, `s`, `subagent`), `in`, `out`, `hash_ids` (one for each full block; tokens behind them, or all
+without ids, are the request's own),
 `think_time` (s before the request; if it is missing, `t` less `t` and `api_time` of the request before).
 The requests of a `subagent` are replayed in its place, one after another, also where several ran at once; the
 pause behind them counts from their recorded end. `t` of a session's first request is when it begins; in
@@ -106,7 +107,8 @@ recorded files that is 0 for all, so give `rate` (sessions per second) or `max_c
 session each become one trace by `jq -c . traces/*.json > sessions.jsonl`.
 
 Rows as above that belong together by `session_id` (AIPerf's and Dynamo's `mooncake_trace`): the first row of
-a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before). `hash_ids` are
+a session may have a `timestamp`, the later ones have a `delay` (ms after the answer before; none is 0). In a
+row with both a later one goes by its `delay`, a first one by its `timestamp`. `hash_ids` are
 those of the whole prompt, and `input_length` is its length; a row without them holds what is new: its prompt
 is the one before, the answer, and `input_length` tokens of its own. A file whose rows all have a `timestamp`
 and no `delay` is replayed at those times, with or without sessions; so are rows with `chat_id`.

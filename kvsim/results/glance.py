@@ -82,7 +82,9 @@ def notes(metrics: Mapping[str, Any]) -> list[str]:
 def _requests(metrics: Mapping[str, Any]) -> str:
     counts = metrics["requests"]
     parts = [f"{count:,} {status}" for status, count in counts.items() if count and status != "total"]
-    return f"{counts['total']:,}: " + (", ".join(parts) or "none arrived")
+    unsent = metrics.get("num_requests_not_sent", 0)
+    further = f"; {unsent:,} more not sent, as their sessions ended with a refused one" if unsent else ""
+    return f"{counts['total']:,}: " + (", ".join(parts) or "none arrived") + further
 
 
 def _tokens(metrics: Mapping[str, Any]) -> str:

@@ -153,6 +153,11 @@ def read_texts(folder: Path) -> tuple[str, dict[str, Any]]:
     missing = [key for key in IN_SUMMARY if not isinstance(metrics, dict) or key not in metrics]
     if missing:
         raise ResultsError(f"{folder / SUMMARY}: {missing[0]} is missing; this kvsim did not write it")
+    parts = metrics.get("replicas", [])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) and "name" in part for part in parts):
+        raise ResultsError(
+            f"{folder / SUMMARY}: replicas is no list of replicas; this kvsim did not write it"
+        )
     return scenario, metrics
 
 

@@ -52,8 +52,12 @@ def _check_form(cluster: ClusterSection) -> None:
     long = [name for name in ("links", "routers", "groups") if name in given]
     short = [name for name in ("replicas", "router") if name in given]
     if long and short:
-        where = "each group has its own" if short[0] == "replicas" else "routers has them by name"
-        raise FieldError(short[0], f"does not go with {long[0]}: {where}; leave it out")
+        where = (
+            "groups: {NAME: {replicas: 4, router: NAME}}"
+            if short[0] == "replicas"
+            else "routers: {NAME: ...}"
+        )
+        raise FieldError(short[0], f"does not go with {long[0]}; write {where} instead")
     if long and not cluster.groups:
         raise FieldError("groups", "missing; name at least one, such as groups: {a: {replicas: 4}}")
 

@@ -149,7 +149,9 @@ def _not_a_key(key: str, kind: str, known: list[str]) -> str:
     """A key of another type of workload is not misspelt."""
     others = [name for name, cls in TYPES.items() if key in {field.name for field in dataclasses.fields(cls)}]
     if others:
-        return f"not a key of type {kind} but of {_listed(others)}; leave it out"
+        count = COUNTS.get(kind)
+        own = f"write {count}" if count and key in {"num_requests", *COUNTS.values()} else "leave it out"
+        return f"not a key of type {kind} but of {_listed(others)}; {own}"
     return unknown_key(key, known)
 
 

@@ -24,12 +24,16 @@ BYTES_PER_TOKEN = 4  # of a prompt on its way: token ids of 32 bits
 
 @dataclass(frozen=True)
 class CellResult:
-    """What a cell gives: its engines' statistics, its router's, and when its last step ended (s)."""
+    """What a cell gives: its engines' statistics, its router's, and when its last step ended (s).
+
+    num_not_sent: requests of sessions that a refused one ended; None where no session goes on.
+    """
 
     replicas: Sequence[ReplicaStats]
     router: RouterStats
     simulated_seconds: float
     first_refusal: str | None
+    num_not_sent: int | None
 
 
 # Computes cells by number, in order: `map`, or workers.

@@ -74,6 +74,7 @@ class Simulation:
         self.log = log
         self.first_refusal: str | None = None  # why the first of the refused requests can never run
         self.simulated_seconds = 0.0
+        self.num_not_sent = 0  # requests of sessions that ended before, with one that was refused or aborted
         self.deployment = deployment
         self._horizon = math.inf if horizon is None else horizon
         self._num_requests = workload.num_requests
@@ -196,7 +197,10 @@ class Simulation:
     def _following(self, time: float, uid: int, end: np.void) -> list[Request]:
         """What follows from the end of a request at `time`, an END_DTYPE row."""
         follow_up = self._follow_ups.pop(uid, None)
-        if follow_up is None or not math.isfinite(end["think_time"]):
+        if follow_up is None:
+            return []
+        if not math.isfinite(end["think_time"]):
+            self.num_not_sent += follow_up.num_requests
             return []
         if self._clients is not None and follow_up is OVER:
             return self._clients.over(time)
@@ -216,7 +220,9 @@ class Simulation:
             if self._clients is not None:
                 self._refused.append((float(sent.times[k]), first + 1 + k, sent.request_ids[k]))
         for k, follow_up in enumerate(sent.follow_ups or ()):
-            if follow_up is not None and k not in sent.reasons:
+            if follow_up is not None and k in sent.reasons:
+                self.num_not_sent += follow_up.num_requests
+            elif follow_up is not None:
                 self._follow_ups[first + 1 + k] = follow_up
 
     def _collect(self, number: int) -> None:
@@ -292,6 +298,9 @@ def run_scenario(
         replicas=replicas,
         routers=[result.router for result in results],
     )
+    not_sent = [result.num_not_sent for result in results if result.num_not_sent is not None]
+    if not_sent:
+        metrics["num_requests_not_sent"] = sum(not_sent)
     refusals = [result.first_refusal for result in results if result.first_refusal]
     check_any_ran(metrics["requests"], refusals[0] if refusals else None, scenario.engine)
     plans = {group.name: group.plan for cell in cells for group in cell.groups}
@@ -336,6 +345,7 @@ def run_cell(
         simulation.router_stats(),
         simulation.simulated_seconds,
         simulation.first_refusal,
+        simulation.num_not_sent if workload.has_follow_ups else None,
     )
 
 

@@ -19,6 +19,7 @@ class _Over:
     """The follow-up of a session's last request, so that its end is told at once; nothing is sent."""
 
     think_time: float = 0.0
+    num_requests: int = 0
 
     def next_request(self, arrival_time: float, num_output_tokens: int) -> Request:
         raise AssertionError("a session that is over goes on")

@@ -139,6 +139,7 @@ def _check_choice(scenario: Scenario, option: str) -> None:
         for cell in scenario.cells()
     ]
     if max(targets) < 2:
+        some = "cluster.replicas=4" if scenario.cluster.is_short else "cluster.groups.NAME.replicas=4"
         raise KvsimError(
-            f"{option}: no router has two or more to choose from; give it some with --set cluster.replicas=4"
+            f"{option}: no router has two or more to choose from; give it some with --set {some}"
         )

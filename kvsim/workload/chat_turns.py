@@ -69,6 +69,10 @@ class _NextTurn:
     def think_time(self) -> float:
         return float(self.session.turns.think_times[self.row])
 
+    @property
+    def num_requests(self) -> int:
+        return self.session.end - self.row
+
     def next_request(self, arrival_time: float, num_output_tokens: int) -> Request:
         session, turns, row = self.session, self.session.turns, self.row
         new = segments(turns.kept(row - 1, num_output_tokens), turns.question(row))

@@ -153,6 +153,10 @@ class _Named:
     def think_time(self) -> float:
         return self.follow_up.think_time
 
+    @property
+    def num_requests(self) -> int:
+        return self.follow_up.num_requests
+
     def next_request(self, arrival_time: float, num_output_tokens: int) -> Request:
         request = self.follow_up.next_request(arrival_time, num_output_tokens)
         return replace(

@@ -91,6 +91,10 @@ class _Next:
         pause = self.session.turns[self.index].pause * self.pace.time_scale
         return min(pause, self.pace.longest_pause)
 
+    @property
+    def num_requests(self) -> int:
+        return len(self.session.turns) - self.index
+
     def next_request(self, arrival_time: float, num_output_tokens: int) -> Request:
         turn = self.session.turns[self.index]
         if turn.continues:

@@ -48,6 +48,10 @@ class FollowUp(Protocol):
     def think_time(self) -> float:
         """Seconds from the end of this request to the moment when the next one is sent."""
 
+    @property
+    def num_requests(self) -> int:
+        """How many requests the session still has."""
+
     def next_request(self, arrival_time: float, num_output_tokens: int) -> "Request":
         """The next request of the session, sent at `arrival_time`; its own follow-up leads on.
 

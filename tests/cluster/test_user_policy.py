@@ -11,6 +11,7 @@ from asking import Asked, request
 
 from kvsim.cluster.policies import POLICIES
 from kvsim.cluster.policies.user import UserPolicy
+from kvsim.cluster.router import Router, TargetFacts
 from kvsim.errors import KvsimError
 from kvsim.scenario.user_policy import is_user_policy, load_user_policy
 
@@ -140,6 +141,23 @@ class TestFailing:
         router.targets.flags.writeable = False
         with pytest.raises(KvsimError, match="read-only"):
             router.choose(request((1, 0, 9)))
+
+    def test_what_is_changed_in_a_view_all_the_same_is_lost(self):
+        router = Router(UserPolicy(name="x.py:X", make=lambda: Returns(0)), [TargetFacts("a", 10)], 0)
+        targets = router.view(0.0).targets
+        targets.flags.writeable = True
+        targets["in_flight"] = -500
+        assert router.view(0.0).targets["in_flight"].tolist() == [0]
+
+    def test_whatever_is_raised_is_told(self, tmp_path):
+        source = """
+            class Mine:
+                def choose(self, request, view):
+                    raise GeneratorExit("enough")
+        """
+        router = Asked(load(tmp_path, source), ["a"])
+        told = message(lambda: router.choose(request((1, 0, 9), name="q")))
+        assert told == "policy mine.py:Mine, line 4: GeneratorExit: enough, on request q"
 
     def test_in_ended_and_while_made(self, tmp_path):
         source = """

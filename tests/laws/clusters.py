@@ -306,6 +306,7 @@ class Run:
         self.steps, self.events = (steps.read(), events.read()) if step_rows else (None, None)
         self.stats, self.router_stats = simulation.stats(), simulation.router_stats()
         self.end, self.first_refusal = simulation.simulated_seconds, simulation.first_refusal
+        self.num_not_sent = simulation.num_not_sent
         fleet = simulation._fleet
         self.router = fleet.router
         self.balancers = [replica.balancer for replica in fleet.replicas if replica.balancer]

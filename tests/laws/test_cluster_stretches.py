@@ -36,6 +36,7 @@ def test_stretches_and_single_steps_give_the_same(policy):
         assert ours.requests.equals(theirs.requests)
         assert ours.stats == theirs.stats
         assert (ours.end, ours.first_refusal) == (theirs.end, theirs.first_refusal)
+        assert ours.num_not_sent == theirs.num_not_sent
         assert ours.router_stats == theirs.router_stats
         if step_rows:
             assert in_order(ours.steps).equals(in_order(theirs.steps))

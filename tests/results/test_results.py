@@ -22,7 +22,7 @@ from kvsim.results import (
     summarize,
 )
 from kvsim.results.columns import ROW
-from kvsim.results.store import abandon_all
+from kvsim.results.store import IN_SUMMARY, abandon_all, read_texts
 from kvsim.results.summary import VLLM_COUNTERS
 from kvsim.results.tally import refusal_kind
 
@@ -253,6 +253,14 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="is not a results folder"):
         RunResult.load(tmp_path)
+
+
+def test_replicas_that_are_none_are_named(tmp_path: Path) -> None:
+    summary = dict.fromkeys(IN_SUMMARY) | {"replicas": [5]}
+    (tmp_path / "scenario.yaml").write_text("name: tiny\n", encoding="utf-8")
+    (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    with pytest.raises(ResultsError, match=r"summary\.json: replicas is no list of replicas"):
+        read_texts(tmp_path)
 
 
 @pytest.mark.parametrize(

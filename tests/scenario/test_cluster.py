@@ -355,11 +355,11 @@ ROUTER_KEYS = "kv_event_delay, kv_event_loss, metrics_interval, chars_per_token,
         ("{rooter: random}", ".rooter: unknown key; did you mean router?"),
         (
             "{replicas: 2, groups: {a: {}}}",
-            ".replicas: does not go with groups: each group has its own; leave it out",
+            ".replicas: does not go with groups; write groups: {NAME: {replicas: 4, router: NAME}} instead",
         ),
         (
             "{router: random, links: {a: {bandwidth: 1}}}",
-            ".router: does not go with links: routers has them by name; leave it out",
+            ".router: does not go with links; write routers: {NAME: ...} instead",
         ),
         ("{routers: {a: random}}", ".groups: missing; name at least one, such as groups: {a: "),
         ("{groups: {a: {}}}", ".groups.a.router: there is none; name one, such as routers: {front: "),

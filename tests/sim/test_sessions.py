@@ -34,8 +34,12 @@ CHATS = {
 
 
 def run(workload, horizon=None, **engine):
+    return result_of(workload, horizon, **engine).requests
+
+
+def result_of(workload, horizon=None, **engine):
     values = BASE | {"engine": BASE["engine"] | engine}
-    return Scenario(**values, horizon=horizon, workload=workload).run().requests
+    return Scenario(**values, horizon=horizon, workload=workload).run()
 
 
 def by_session(frame):
@@ -76,10 +80,26 @@ def test_a_turn_is_sent_when_the_answer_before_has_been_thought_about():
 
 
 def test_a_refused_turn_ends_its_session():
-    frame = run(CHATS | {"num_turns": 6, "question_len": 400, "output_len": 100}, max_model_len=2048)
-    for rows in by_session(frame):
+    result = result_of(CHATS | {"num_turns": 6, "question_len": 400, "output_len": 100}, max_model_len=2048)
+    for rows in by_session(result.requests):
         assert rows.turn.tolist() == [1, 2, 3, 4]
         assert rows.status.tolist() == ["finished"] * 3 + ["refused"]
+    assert result.metrics["num_requests_not_sent"] == 40 * 2
+    assert "; 80 more not sent, as their sessions ended with a refused one" in str(result)
+    assert result_of(CHATS).metrics["num_requests_not_sent"] == 0
+    assert "num_requests_not_sent" not in result_of(CHATS | {"num_turns": 1}).metrics
+
+
+def test_turns_after_a_refused_one_are_counted_with_limited_clients_and_in_mixes():
+    chats = CHATS | {"num_turns": 6, "question_len": 400, "output_len": 100}
+    mix = {"type": "mix", "rate": 4, "num_arrivals": 40, "parts": {"chats": {"weight": 1, **_part(chats)}}}
+    for workload in (chats | {"max_concurrency": 3}, mix):
+        result = result_of(workload, max_model_len=2048)
+        assert len(result.requests) + result.metrics["num_requests_not_sent"] == 40 * 6
+
+
+def _part(workload):
+    return {key: value for key, value in workload.items() if key not in ("rate", "num_sessions")}
 
 
 def test_turns_after_the_horizon_never_were():

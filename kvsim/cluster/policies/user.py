@@ -81,7 +81,7 @@ class _Blamed:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, Exception | SystemExit):
+        if error is not None and not isinstance(error, KeyboardInterrupt):
             text = one_line(str(error))
             what = f"{type(error).__name__}: {text}" if text else type(error).__name__
             raise KvsimError(

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from kvsim.addresses import array_at, words_at
 from kvsim.cluster.policy import CompiledChooser, Policy
 from kvsim.cluster.state import NUM_ARRAYS, drawn_below, router_at
 from kvsim.compiled import compiled_entry
 from kvsim.errors import KvsimError
+
+MOST_CLIENTS = 1024  # as api_server_count
 
 SCALE = np.dtype([("client_count", "i8"), ("snapshot_time", "f8")])
 COORDINATOR_INTERVAL = 0.1  # s
@@ -63,7 +65,7 @@ class VllmDp(Policy):
 
     names: ClassVar[tuple[str, ...]] = ("vllm_dp",)
 
-    client_count: Annotated[int, Ge(1)] = 1
+    client_count: Annotated[int, Ge(1), Le(MOST_CLIENTS)] = 1
     client_index: Annotated[int, Ge(0)] | None = None
 
     @property
