@@ -26,7 +26,6 @@ class TestRings:
         assert placed(HashRing, rest, keys) == {**keys, **RECORDED["keys_after"]}
 
     def test_the_same_as_the_library(self):
-        uhashring = pytest.importorskip("uhashring")
         names = [f"http://10.0.0.{i}:8000" for i in range(30)]
         theirs, ours = uhashring.HashRing(names), HashRing(names)
         keys = [f"user-{i}" for i in range(2000)]
