@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import uhashring
 from asking import Asked, request, shares
 
 from kvsim.cluster.policies.prefix_hash import PrefixHash
