@@ -173,11 +173,9 @@ class Fleet:
         s["most_ended"] = max(_MOST_ENDED // len(self.cores), 64)
         s["reads_log"] = not s["deals"][0]
         s["logs_are_recorded"] = logs_are_recorded
-        kinds_to_log = (
-            logged_kinds(policy, logs_are_recorded) if s["reads_log"][0] else LOG_ON * logs_are_recorded
-        )
         for core in self.cores:
-            core.kv.pool.scalars["logged_kinds"] = kinds_to_log
+            heard_by = policy if s["reads_log"][0] else None
+            core.kv.pool.scalars["logged_kinds"] = logged_kinds(heard_by, logs_are_recorded)
         self.words = words_of(self._state)
 
     def _fill_members(self, kinds: list[int]) -> None:

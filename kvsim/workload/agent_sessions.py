@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.tokens import Segments, stream_key
-from kvsim.workload.checks import FieldError, one_of, shown, whole
+from kvsim.workload.checks import FieldError, one_of, required, shown, whole
 from kvsim.workload.durations import MAX_SECONDS, seconds
 from kvsim.workload.recorded import RecordedSession, RecordedTurn
 from kvsim.workload.streams import token_streams, token_streams_at
@@ -37,10 +37,10 @@ def check_agent_session(row: Any, trace_block_size: int | None = None) -> Record
     """Read one session; raises FieldError naming the field, such as requests[3].in."""
     if not is_agent_session(row):
         raise FieldError("requests", "missing; each line of this trace is a session with requests")
-    name = _got("id", row)
+    name = required("id", row)
     if type(name) not in (int, str) or name == "":
         raise FieldError("id", f"{shown(name)} is not the name of a session")
-    block_size = trace_block_size or whole("block_size", _got("block_size", row), 1)
+    block_size = trace_block_size or whole("block_size", required("block_size", row), 1)
     scope = one_of("hash_id_scope", row.get("hash_id_scope", "local"), _SCOPES)
     calls = list(_calls(_listed("requests", row["requests"])))
     if not calls:
@@ -69,7 +69,7 @@ class _Clock:
     elsewhere: bool = True  # the first request's pause says nothing
 
     def call(self, place: str, fields: Mapping[str, Any], offset: float) -> _Call:
-        time = offset + _time(f"{place}.t", _got("t", fields, place))
+        time = offset + _time(f"{place}.t", required("t", fields, place))
         told = _optional_time(f"{place}.think_time", fields.get("think_time"))
         pause = max(time - self.end, 0.0) if self.elsewhere or told is None else told
         self.end = max(self.end, time + (_optional_time(f"{place}.api_time", fields.get("api_time")) or 0.0))
@@ -84,22 +84,22 @@ def _calls(entries: list[Any]) -> Iterator[_Call]:
         place = f"requests[{number}]"
         if not isinstance(entry, Mapping):
             raise FieldError(place, f"{shown(entry)} is not an object with t, type, in, ...")
-        if one_of(f"{place}.type", _got("type", entry, place), _TYPES) != "subagent":
+        if one_of(f"{place}.type", required("type", entry, place), _TYPES) != "subagent":
             yield clock.call(place, entry, 0.0)
             continue
         yield from _sub_agent(place, entry, clock)
 
 
 def _sub_agent(place: str, entry: Mapping[str, Any], clock: _Clock) -> Iterator[_Call]:
-    begin, offset = _time(f"{place}.t", _got("t", entry, place)), None
+    begin, offset = _time(f"{place}.t", required("t", entry, place)), None
     clock.elsewhere = True
-    for number, inner in enumerate(_listed(f"{place}.requests", _got("requests", entry, place))):
+    for number, inner in enumerate(_listed(f"{place}.requests", required("requests", entry, place))):
         where = f"{place}.requests[{number}]"
         if not isinstance(inner, Mapping):
             raise FieldError(where, f"{shown(inner)} is not an object with t, type, in, ...")
-        one_of(f"{where}.type", _got("type", inner, where), _TYPES[:2])
+        one_of(f"{where}.type", required("type", inner, where), _TYPES[:2])
         if offset is None:  # times that count from the sub-agent's own begin below it
-            offset = begin if _time(f"{where}.t", _got("t", inner, where)) < begin else 0.0
+            offset = begin if _time(f"{where}.t", required("t", inner, where)) < begin else 0.0
         yield clock.call(where, inner, offset)
     clock.elsewhere = True
 
@@ -116,8 +116,8 @@ class _Prompts:
 
     def turn(self, call: _Call) -> RecordedTurn:
         place, fields = call.place, call.fields
-        num_input = whole(f"{place}.in", _got("in", fields, place), 1)
-        num_output = whole(f"{place}.out", _got("out", fields, place), 0)
+        num_input = whole(f"{place}.in", required("in", fields, place), 1)
+        num_output = whole(f"{place}.out", required("out", fields, place), 0)
         ids = self._ids(f"{place}.hash_ids", fields.get("hash_ids") or [], num_input)
         shared = _num_common(self._before, ids)
         new = self._segments(ids[shared:], num_input - shared * self.block_size)
@@ -160,14 +160,6 @@ def _listed(place: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise FieldError(place, f"{shown(value)} is not a list of requests")
     return value
-
-
-def _got(field: str, fields: Mapping[str, Any], place: str = "") -> Any:
-    """A field that must be there; raises FieldError."""
-    if field not in fields:
-        name = f"{place}.{field}" if place else field
-        raise FieldError(name, f"missing; there are {shown(', '.join(map(str, fields)))}")
-    return fields[field]
 
 
 def _time(place: str, value: Any) -> float:

@@ -67,6 +67,14 @@ def number(field: str, value: Any, above: float, high: float, infinite: bool = F
     return float(value)
 
 
+def required(field: str, fields: Mapping[str, Any], place: str = "") -> Any:
+    """A field that must be there; raises FieldError. place: where `fields` stand in a row, as requests[0]."""
+    if field not in fields:
+        name = f"{place}.{field}" if place else field
+        raise FieldError(name, f"missing; {place or 'the row'} has {shown(', '.join(map(str, fields)))}")
+    return fields[field]
+
+
 def one_of(field: str, value: Any, known: Collection[str]) -> str:
     """The value, if it is one of the known names; raises FieldError."""
     if not isinstance(value, str) or value not in known:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kvsim.errors import KvsimError
 from kvsim.tokens import Segments, stream_keys
-from kvsim.workload.checks import FieldError, shown, whole
+from kvsim.workload.checks import FieldError, required, shown, whole
 
 MOONCAKE_BLOCK, BAILIAN_BLOCK = 512, 16
 TOLERANCE = 1e-3  # seconds that a row may lie before the one above: rounding, not disorder
@@ -54,11 +54,11 @@ def check_row(row: Any, trace_block_size: int | None = None, in_session: bool = 
     bailian = row.get("chat_id") is not None
     block = trace_block_size or (BAILIAN_BLOCK if bailian else MOONCAKE_BLOCK)
     timed = not in_session or row.get("timestamp") is not None
-    timestamp = _timestamp(_get(row, "timestamp")) / (1.0 if bailian else 1000.0) if timed else 0.0
-    num_input = whole("input_length", _get(row, "input_length"), 1)
-    num_output = whole("output_length", _get(row, "output_length"), 0)
+    timestamp = _timestamp(required("timestamp", row)) / (1.0 if bailian else 1000.0) if timed else 0.0
+    num_input = whole("input_length", required("input_length", row), 1)
+    num_output = whole("output_length", required("output_length", row), 0)
     with_ids = not in_session or row.get("hash_ids") is not None
-    ids = _hash_ids(_get(row, "hash_ids"), num_input, block) if with_ids else ()
+    ids = _hash_ids(required("hash_ids", row), num_input, block) if with_ids else ()
     chat, parent, session = _name(row, "chat_id"), _name(row, "parent_chat_id"), _name(row, "session_id")
     return TraceRow(timestamp, num_input, num_output, ids, block, chat, parent, session)
 
@@ -81,12 +81,6 @@ def check_order(row: TraceRow, above: TraceRow | None) -> None:
     if above is not None and row.timestamp < above.timestamp - TOLERANCE:
         problem = f"{row.timestamp:g} s lies before the row above, {above.timestamp:g} s"
         raise FieldError("timestamp", f"{problem}; sort the trace by time")
-
-
-def _get(row: Mapping[str, Any], field: str) -> Any:
-    if field not in row:
-        raise FieldError(field, f"missing; the row has {shown(', '.join(map(str, row)))}")
-    return row[field]
 
 
 def _name(row: Mapping[str, Any], field: str) -> int | str | None:

@@ -187,13 +187,13 @@ GOOD = agent(*TWO)
         (agent(call(0, 64, [1], think_time="x")), r"think_time: 'x' is not a number of seconds"),
         (
             agent({"t": 0, "type": "subagent"}),
-            r"field requests\[0\]\.requests: missing; there are 't, type'",
+            r"field requests\[0\]\.requests: missing; requests\[0\] has 't, type'",
         ),
         (
             agent({"type": "n", "in": 5, "out": 1}),
-            r"field requests\[0\]\.t: missing; there are 'type, in, out'",
+            r"field requests\[0\]\.t: missing; requests\[0\] has 'type, in, out'",
         ),
-        ({"id": "x", "requests": TWO}, "field block_size: missing; there are 'id, requests'"),
+        ({"id": "x", "requests": TWO}, "field block_size: missing; the row has 'id, requests'"),
         (
             agent(call(0, 64, [1], think_time=-3)),
             r"think_time: -3 is out of range; give a number of seconds from 0",
